@@ -62,6 +62,7 @@ NOT_PUBLIC: Final = (
     "connectors.handles.MessageTree",
     "connectors.handles.T",
     "connectors.handles.Value",
+    "connectors.letters.Where",
     "local.clock.Signal",
     "local.lifecycle.Lifecycle",
     "local.executors.base.Executor",

@@ -68,11 +68,11 @@ def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
         if re.search(r"for message in consumer:|consumer\.run(_async)?\(", block.body):
             assert broker.left() == 0, f"{block.where}: {broker.left()} orders are left"
             consumed += 1
-    assert consumed >= 5
+    assert consumed >= (5 if page.name == "connectors.md" else 1)
 
 
 def test_there_are_pages():
-    assert {"connectors.md"} == {page.name for page in PAGES}
+    assert {"connectors.md", "letters.md"} == {page.name for page in PAGES}
 
 
 def test_promises_name_scenarios_of_the_kit():

@@ -18,6 +18,8 @@ from acker.cli import state
         ("", "0 2 4 130"),
         ("run", "0 1 2 3 4 130"),
         ("consume", "0 1 2 4 130"),
+        ("letters", "0 1 2 4 130"),
+        ("letters retry", "0 1 2 4 130"),
         ("state", "0 2 4 130"),
         ("state inspect", "0 1 2 4 130"),
         ("graph", "0 2"),

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from acker import PublishError, SourceError
 from acker.connectors import DeadLetterFile, Delivery, Outgoing
 from acker.connectors.attempts import Attempt
-from acker.connectors.dead_letters import DeadLetterWriter, dead_letter_of
+from acker.connectors.dead_letters import DeadLetterWriter, dead_letter_of, key_of_text, key_text
+from acker.connectors.source import Origin
 from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryPublisher
 
@@ -53,6 +55,7 @@ def test_a_file_opens_with_its_first_message_too(tmp_path):
 
 @pytest.mark.parametrize("act", ["moves", "removes", "replaces"])
 def test_a_file_that_somebody_moves_or_removes_is_made_anew(tmp_path, act, caplog):
+    caplog.set_level("INFO")
     path, elsewhere = tmp_path / "letters", tmp_path / "letters.1"
     with DeadLetterFile(path) as letters:
         letters.publish([Outgoing(b"lamp")])
@@ -65,7 +68,7 @@ def test_a_file_that_somebody_moves_or_removes_is_made_anew(tmp_path, act, caplo
         assert letters.publish([Outgoing(b"desk")]) == [None]
         assert letters.publish([Outgoing(b"chair")]) == [None]
     assert [line["value"] for line in lines(path)] == ["desk", "chair"]
-    assert caplog.text.count("was moved or removed") == 1
+    assert caplog.text.count("was moved or removed") + caplog.text.count("another file is there now") == 1
 
 
 def test_a_file_that_is_removed_while_letters_are_written_is_made_anew(tmp_path, monkeypatch):
@@ -136,22 +139,37 @@ def test_a_full_disk_leaves_no_half_lines(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000 and signal.SIGXFSZ
 
 
+def nowhere(_delivery):
+    return Origin()
+
+
 def attempt_of(number, state="dead"):
     delivery = Delivery(f"jobs#{number}", b"%d" % number, {"a": 1}, 1, None, None)
     return Attempt(number, delivery, 3, 3, 0, state=state, reason=Reason(ReasonKind.TIMED_OUT, attempt=3))
 
 
-def test_a_dead_letter_says_what_happened():
-    assert dead_letter_of(attempt_of(7), "RabbitMQ queue 'jobs'") == Outgoing(
-        b"7",
-        headers={
-            "a": 1,
-            "acker-reason": "timed out (attempt 3)",
-            "acker-attempts": 3,
-            "acker-key": "jobs#7",
-            "acker-source": "RabbitMQ queue 'jobs'",
-        },
-    )
+NOON = datetime(2026, 11, 25, 13, 0, 0, 123456, timezone(timedelta(hours=1)))
+
+
+def test_a_dead_letter_says_what_happened_and_where_it_came_from():
+    own = {
+        "a": 1,
+        "acker-reason": "timed out (attempt 3)",
+        "acker-attempts": 3,
+        "acker-key": "jobs#7",
+        "acker-source": "RabbitMQ queue 'jobs'",
+        "acker-time": "2026-11-25T12:00:00.123Z",
+    }
+    letter = dead_letter_of(attempt_of(7), "RabbitMQ queue 'jobs'", Origin(), NOON)
+    assert letter == Outgoing(b"7", headers=own)
+    letter = dead_letter_of(attempt_of(7), "RabbitMQ queue 'jobs'", Origin("jobs", b"k"), NOON)
+    assert letter == Outgoing(b"7", headers={**own, "acker-to": "jobs", "acker-to-key": "k"})
+
+
+@pytest.mark.parametrize("key", [b"k", b"", b"\xff\x00", "größer".encode(), b"base64:aGE=", b"base64:", b"a\nb"])
+def test_a_key_survives_headers_that_are_texts_of_one_line(key):
+    assert key_of_text(key_text(key)) == key
+    assert key_text(key).isprintable() and key_text(key)
 
 
 class Flaky(DeadLetterFile):
@@ -182,7 +200,7 @@ def test_the_writer_confirms_each_attempt_once_and_goes_on_after_errors(tmp_path
         if len(confirmed) == 20:
             all_done.set()
 
-    writer = DeadLetterWriter(Flaky(path), "jobs", confirm, logging.getLogger("acker.connectors"))
+    writer = DeadLetterWriter(Flaky(path), "jobs", nowhere, confirm, logging.getLogger("acker.connectors"))
     for number in range(20):
         writer.write(attempt_of(number))
     assert all_done.wait(60)
@@ -199,7 +217,7 @@ def test_the_writer_skips_what_has_gone_to_another_consumer(tmp_path):
         confirmed.append(attempt.message_id)
         done.set()
 
-    writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", confirm, logging.getLogger("acker"))
+    writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", nowhere, confirm, LOGGER)
     writer.write(attempt_of(1, state="ended"))
     writer.write(attempt_of(2))
     assert done.wait(60)
@@ -208,7 +226,7 @@ def test_the_writer_skips_what_has_gone_to_another_consumer(tmp_path):
 
 
 def test_a_writer_without_dead_letters_has_no_thread(tmp_path):
-    writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", print, None)
+    writer = DeadLetterWriter(DeadLetterFile(tmp_path / "letters"), "jobs", nowhere, print, None)
     writer.stop()
     assert not (tmp_path / "letters").exists()
 
@@ -264,7 +282,7 @@ def test_a_dead_letter_that_no_one_takes_does_not_stop_the_others(answer, monkey
     monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
     monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS_MAX", 0.01)
     confirmed = Confirmed()
-    writer = DeadLetterWriter(Picky(answer), "jobs", confirmed, LOGGER)
+    writer = DeadLetterWriter(Picky(answer), "jobs", nowhere, confirmed, LOGGER)
     for number in range(1, 20):
         writer.write(attempt_of(number))
     confirmed.wait_for(range(2, 20))
@@ -286,7 +304,7 @@ class Forgetful(MemoryPublisher):
 def test_a_publisher_that_forgets_an_answer_is_asked_again(monkeypatch, caplog):
     monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
     confirmed = Confirmed()
-    writer = DeadLetterWriter(Forgetful(), "jobs", confirmed, LOGGER)
+    writer = DeadLetterWriter(Forgetful(), "jobs", nowhere, confirmed, LOGGER)
     writer.write(attempt_of(1))
     confirmed.wait_for([1])
     writer.stop()
@@ -297,7 +315,7 @@ def test_a_publisher_that_never_answers_is_left_behind(monkeypatch, caplog):
     monkeypatch.setattr("acker.connectors.dead_letters._STOP_SECS", 0.05)
     publisher, confirmed = MemoryPublisher(), Confirmed()
     publisher.block()
-    writer = DeadLetterWriter(publisher, "jobs", confirmed, LOGGER)
+    writer = DeadLetterWriter(publisher, "jobs", nowhere, confirmed, LOGGER)
     writer.write(attempt_of(1))
     while not publisher.calls["publish"]:
         threading.Event().wait(0.002)
@@ -312,7 +330,7 @@ def test_consumers_share_a_publisher(monkeypatch):
     monkeypatch.setattr("acker.connectors.dead_letters._BACKOFF_SECS", 0.001)
     publisher = MemoryPublisher()
     confirmed = [Confirmed(), Confirmed()]
-    writers = [DeadLetterWriter(publisher, "jobs", each, LOGGER) for each in confirmed]
+    writers = [DeadLetterWriter(publisher, "jobs", nowhere, each, LOGGER) for each in confirmed]
     for number in range(200):
         writers[number % 2].write(attempt_of(number))
     for place, each in enumerate(confirmed):

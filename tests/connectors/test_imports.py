@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-MODULES_MAX = 51
+MODULES_MAX = 52
 CLIENTS = {
     "kafka": "confluent_kafka",
     "nats": "nats",

@@ -58,6 +58,17 @@ Exit codes:
   130  interrupted: a second Ctrl-C stopped it at once
 """
 
+LETTERS_EXIT_CODES = """
+\b
+Exit codes:
+    0  success, also if there is no such letter
+    1  the broker or the file could not be read, or a letter was not confirmed
+       and stays where it is
+    2  wrong usage: no such place, or an unknown option
+    4  click is not installed
+  130  interrupted; what was published and not yet dropped is there twice
+"""
+
 INSPECT_EXIT_CODES = """
 \b
 Exit codes:
@@ -105,7 +116,7 @@ def exit_with_code(command: Command) -> Command:
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, "-V", "--version", prog_name="acker")
 def cli() -> None:
-    """Run consumers, run and draw topologies, and check and inspect acker on Spark."""
+    """Run consumers, work on dead letters, run and draw topologies, check and inspect acker on Spark."""
 
 
 def _until(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -265,6 +276,93 @@ def consume(consumer: str, **options: Any) -> None:
     from acker.cli.consume import main
 
     sys.exit(main(consumer, **options))
+
+
+@cli.group(epilog=LETTERS_EXIT_CODES, short_help="List, show, retry and drop dead letters.")
+def letters() -> None:
+    """List, show, retry and drop dead letters.
+
+    PLACE is a file of dead letters, or MODULE:NAME of a consumer, whose letters are meant, or of a publisher to where
+    they lie. With IDs, only those letters are meant; with options, only those that all of them fit.
+    """
+
+
+def _letters_command(name: str, help_text: str) -> Callable[[Command], Command]:
+    """Return what makes a command of `acker letters`, with the options that choose letters."""
+    options = (
+        letters.command(name, epilog=LETTERS_EXIT_CODES, short_help=help_text),
+        click.argument("place"),
+        click.argument("ids", nargs=-1),
+        click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text."),
+        click.option("--key", metavar="TEXT", help="Only those whose key contains this text."),
+        click.option(
+            "--older", metavar="AGE", callback=_age, help='Only those older than this, such as "90s" or "2d".'
+        ),
+        click.option("--newer", metavar="AGE", callback=_age, help="Only those newer."),
+        click.option(
+            "--most",
+            type=click.IntRange(1),
+            default=10_000,
+            show_default=True,
+            metavar="N",
+            help="Look at this many letters at most.",
+        ),
+        exit_with_code,
+    )
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def _age(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    from acker.cli.letters import parse_age
+
+    return None if value is None else parse_age(value)
+
+
+@_letters_command("list", "List dead letters, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print each letter whole, as a line of JSON.")
+def list_letters(**options: Any) -> None:
+    """List dead letters: id, age, attempts, key, reason. They stay where they are."""
+    from acker.cli.letters import print_list
+
+    sys.exit(print_list(**options))
+
+
+@_letters_command("show", "Show dead letters whole.")
+def show_letters(**options: Any) -> None:
+    """Show dead letters whole: reason, source, headers and body."""
+    from acker.cli.letters import show
+
+    sys.exit(show(**options))
+
+
+_to_option = click.option(
+    "--to",
+    metavar="MODULE:NAME",
+    help="A consumer or source: its letters go back to where it reads. Or a publisher: all go there.  [default: where "
+    "the consumer PLACE reads]",
+)
+
+
+@_letters_command("retry", "Publish dead letters again.")
+@_to_option
+def retry_letters(**options: Any) -> None:
+    """Publish dead letters again to where they came from; each is dropped when the broker has confirmed it.
+
+    Headers that acker and brokers added are left out. If this ends in the middle, a message may come twice; none is
+    lost.
+    """
+    from acker.cli.letters import retry
+
+    sys.exit(retry(**options))
+
+
+@_letters_command("drop", "Drop dead letters for good.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop_letters(**options: Any) -> None:
+    """Drop dead letters for good. It says how many, and asks."""
+    from acker.cli.letters import drop
+
+    sys.exit(drop(**options))
 
 
 @cli.command(epilog=GRAPH_EXIT_CODES, short_help="Draw a topology.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from acker.errors import AckerError, ArgumentValueError, SnapshotError, TopologyError
 
 if TYPE_CHECKING:
-    from acker.connectors import Consumer
+    from acker.connectors import Consumer, Letters, Publisher
     from acker.topology import Graph, Topology
 
 
@@ -92,6 +92,60 @@ def load_consumer(name: str, handler: str) -> tuple[Consumer[Any], Callable[...,
     if not callable(function):
         raise UsageError(f"{module.__name__} has no function {handler}, which gets the messages: name it by --handler")
     return found, function
+
+
+def load_letters(place: str, to: str | None, most: int) -> tuple[Letters, Publisher | None]:
+    """Return the dead letters at a place, and where they are to go if not to their consumer's source.
+
+    Parameters
+    ----------
+    place : str
+        A file of dead letters, or MODULE:NAME of a consumer or a publisher.
+    to : str or None
+        MODULE:NAME of a consumer, a source or a publisher.
+    most : int
+        The most letters to look at.
+
+    Raises
+    ------
+    UsageError
+        There is no such file, module or object.
+    ArgumentValueError
+        The consumer has no publisher for dead letters.
+    """
+    from acker.connectors import Consumer, DeadLetterFile, Letters, Publisher, Source
+
+    target = None if to is None else _load_object(to, "--to", (Consumer, Source, Publisher))
+    publisher = target if isinstance(target, Publisher) else None
+    if Path(place).is_file():
+        found: Any = DeadLetterFile(place)
+    else:
+        found = _load_object(place, "PLACE", (Consumer, Publisher))
+    if isinstance(found, Consumer):
+        if target is not None and publisher is None:
+            raise UsageError(
+                f"--to: the letters of {place} go back to its own source; only a Publisher may say otherwise"
+            )
+        return found.letters(most=most), publisher
+    if isinstance(target, Consumer):
+        return target.letters(found, most=most), None
+    return Letters(found, source=target if isinstance(target, Source) else None, most=most), publisher
+
+
+def _load_object(name: str, what: str, kinds: tuple[type, ...]) -> Any:
+    """Import a module, and return an object of one of these classes in it."""
+    named = " or ".join(kind.__name__ for kind in kinds)
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        file = "a file of dead letters, or " if what == "PLACE" else ""
+        raise UsageError(f"{what}: {name!r} is no file here: expected {file}MODULE:NAME of a {named}")
+    module = import_module(module_name, attribute)
+    found = vars(module).get(attribute)
+    if isinstance(found, kinds):
+        return found
+    names = sorted(f"{module.__name__}:{each}" for each, value in vars(module).items() if isinstance(value, kinds))
+    those = f"there are {', '.join(names)}" if names else "there is none at its top level"
+    raise UsageError(f"{what}: {module.__name__}:{attribute} is no {named}: {those}")
 
 
 def import_module(name: str, attribute: str) -> ModuleType:

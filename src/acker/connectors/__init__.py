@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from acker.connectors.calls import CurrentMessage, current_message
 from acker.connectors.consumer import Consumer
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
-from acker.connectors.dead_letters import DeadLetterFile
 from acker.connectors.handles import Child, Handle, Message
 from acker.connectors.open_messages import OpenMessage, OpenMessages
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import Reject
 
 if TYPE_CHECKING:
+    from acker.connectors.dead_letter_file import DeadLetterFile
+    from acker.connectors.letters import Letter, Letters, LettersReport
     from acker.connectors.topologies.journaled_spout import JournaledSourceSpout
     from acker.connectors.topologies.publish_bolt import PublishBolt
     from acker.connectors.topologies.source_spout import SourceSpout
@@ -30,9 +31,13 @@ __all__ = [
     "Delivery",
     "Handle",
     "JournaledSourceSpout",
+    "Letter",
+    "Letters",
+    "LettersReport",
     "Message",
     "OpenMessage",
     "OpenMessages",
+    "Origin",
     "Outgoing",
     "PublishBolt",
     "Publisher",
@@ -43,17 +48,21 @@ __all__ = [
     "current_message",
 ]
 
-# Imported when somebody asks for them, since they need `acker.topology`, which a consumer does not.
-_OF_TOPOLOGIES = {
-    "JournaledSourceSpout": "journaled_spout",
-    "PublishBolt": "publish_bolt",
-    "SourceSpout": "source_spout",
+# Imported when somebody asks for them: not each consumer needs them, and those of topologies need `acker.topology`.
+_BY_MODULE = {
+    "DeadLetterFile": "dead_letter_file",
+    "JournaledSourceSpout": "topologies.journaled_spout",
+    "Letter": "letters",
+    "Letters": "letters",
+    "LettersReport": "letters",
+    "PublishBolt": "topologies.publish_bolt",
+    "SourceSpout": "topologies.source_spout",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_TOPOLOGIES:
-        return getattr(importlib.import_module(f"acker.connectors.topologies.{_OF_TOPOLOGIES[name]}"), name)
+    if name in _BY_MODULE:
+        return getattr(importlib.import_module(f"acker.connectors.{_BY_MODULE[name]}"), name)
     raise AttributeError(f"module 'acker.connectors' has no attribute {name!r}")
 
 

@@ -27,7 +27,7 @@ from acker.connectors.publisher import Publisher
 from acker.connectors.source import Source
 from acker.connectors.trees import MessageTrees
 from acker.connectors.unrun import refuse_unrun, unrun_error
-from acker.errors import ArgumentTypeError, ForkedError, exception_text
+from acker.errors import ArgumentTypeError, ArgumentValueError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from acker.connectors.consumer_view import ConsumerView
     from acker.connectors.handlers import Until
     from acker.connectors.jobs import Jobs
+    from acker.connectors.letters import Letters
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -555,6 +556,31 @@ class Consumer(Generic[Value]):
             complete_latency=self._store.latency.snapshot(),
             acker=self._trees.acker_stats(),
         )
+
+    def letters(self, place: Publisher | None = None, **options: Any) -> Letters:
+        """Return the dead letters of this consumer, to list, publish again or drop. It need not run.
+
+        Parameters
+        ----------
+        place : Publisher, optional
+            Where they lie; by default `dead_letters`.
+        **options
+            Those of `Letters`.
+
+        Raises
+        ------
+        ArgumentValueError
+            There is no `place`, and `dead_letters` is no publisher.
+        """
+        from acker.connectors.letters import Letters
+
+        place = self._options.publisher if place is None else place
+        if place is None:
+            raise ArgumentValueError(
+                f"{self.name}: dead_letters is {self._options.dead_letters!r}, and no publisher: give a publisher that"
+                " leads to where the letters are"
+            )
+        return Letters(place, source=self._source, **options)
 
     def health(self) -> ConsumerHealth:
         """Return whether this consumer can do its work, for the health check of a service; any thread may ask."""

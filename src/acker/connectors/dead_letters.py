@@ -4,44 +4,65 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import logging
-import os
 import queue
-import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from acker.connectors import headers
 from acker.connectors.attempts import Attempt
 from acker.connectors.options import MessageOptions
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.errors import AckerError, PublishError, SourceError, exception_text
+from acker.connectors.source import Delivery, Origin
+from acker.errors import AckerError, SourceError, exception_text
 from acker.observe.backoff import backoff
 
-logger: Final = logging.getLogger("acker.connectors")
-
+_BASE64: Final = "base64:"
 _BATCH_MAX: Final = 100
 _BACKOFF_SECS: Final = 0.5
 _BACKOFF_SECS_MAX: Final = 30.0
 _STOP_SECS: Final = 5.0
 
 
-def dead_letter_of(attempt: Attempt, source: str) -> Outgoing:
+def dead_letter_of(attempt: Attempt, source: str, origin: Origin, now: datetime) -> Outgoing:
     """Return the message that keeps a dead letter: the same body, and headers that say what happened.
 
-    The headers "acker-reason", "acker-attempts", "acker-key" and "acker-source" are added to those of the message.
+    Those of `acker.connectors.headers` are added to the headers of the message.
     """
-    own = {
-        "acker-reason": str(attempt.reason),
-        "acker-attempts": attempt.number,
-        "acker-key": attempt.delivery.key,
-        "acker-source": source,
+    delivery = attempt.delivery
+    own: dict[str, Any] = {
+        headers.REASON: str(attempt.reason),
+        headers.ATTEMPTS: attempt.number,
+        headers.KEY: delivery.key,
+        headers.SOURCE: source,
+        headers.TIME: now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    return Outgoing(attempt.delivery.value, headers={**attempt.delivery.headers, **own})
+    if origin.to is not None:
+        own[headers.TO] = origin.to
+    if origin.key is not None:
+        own[headers.TO_KEY] = key_text(origin.key)
+    return Outgoing(delivery.value, headers={**delivery.headers, **own})
+
+
+def key_text(key: bytes) -> str:
+    """Return the key of a message as a text, for any broker's headers."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = key.decode()
+        if text.isprintable() and text and not text.startswith(_BASE64):
+            return text
+    return _BASE64 + base64.b64encode(key).decode()
+
+
+def key_of_text(text: str) -> bytes:
+    """Return the key that `key_text` has written."""
+    if text.startswith(_BASE64):
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    return text.encode()
 
 
 def why_no_replay(options: MessageOptions) -> str | None:
@@ -94,17 +115,25 @@ class DeadLetterWriter:
         Several writers may share it.
     source : str
         The name of the source.
+    origin : callable
+        Returns where a delivery came from, as `Source.origin` does.
     confirm : callable
         Called by this thread with each attempt whose dead letter is confirmed.
     logger : logging.Logger
     """
 
     def __init__(
-        self, publisher: Publisher, source: str, confirm: Callable[[Attempt], None], logger: logging.Logger
+        self,
+        publisher: Publisher,
+        source: str,
+        origin: Callable[[Delivery], Origin],
+        confirm: Callable[[Attempt], None],
+        logger: logging.Logger,
     ) -> None:
         self._publisher = publisher
         self._shared = _shared_of(publisher)
         self._source = source
+        self._origin = origin
         self._confirm = confirm
         self._logger = logger
         self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
@@ -173,12 +202,16 @@ class DeadLetterWriter:
         """Publish some dead letters once; return those that are not confirmed, and why not."""
         if not batch:
             return [], None
+        now = datetime.now(UTC)
         with self._shared.lock:
             try:
                 if not self._shared.is_open:
                     self._publisher.open()
                     self._shared.is_open = True
-                errors = self._publisher.publish([dead_letter_of(attempt, self._source) for attempt in batch])
+                letters = [
+                    dead_letter_of(attempt, self._source, self._origin(attempt.delivery), now) for attempt in batch
+                ]
+                errors = self._publisher.publish(letters)
                 answers = list(zip(batch, errors, strict=True))
             except BaseException as error:  # noqa: BLE001 - whatever it is, the message must not be acked
                 self._is_broken, self._shared.is_open = True, False
@@ -196,112 +229,3 @@ class DeadLetterWriter:
         level = logging.WARNING if is_expected else logging.ERROR
         why = None if error is None else exception_text(error)
         self._logger.log(level, text, self._publisher.name, messages, self._source, failures, why)
-
-
-class DeadLetterFile(Publisher):
-    """Dead letters as lines of JSON in a file, synced to the disk before they count as written.
-
-    Each line holds ``value`` as text if it is UTF-8, else ``value_base64``; and ``headers``. If somebody moves or
-    removes the file, the next letter goes to a new one. A last line without an end, as after a power cut, gets one.
-
-    Parameters
-    ----------
-    path : path
-        Created if missing, for its owner only; lines are appended. Use one file for each process.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        super().__init__(f"file {self._path}")
-        self._file: BinaryIO | None = None
-
-    def connect(self) -> None:
-        """Open the file.
-
-        Raises
-        ------
-        SourceError
-            It cannot be written.
-        """
-        self.disconnect()
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise SourceError(f"{self.name}: {error.strerror}") from error
-        self._file = os.fdopen(descriptor, "ab", buffering=0)
-        sync_folder(self._path.parent)
-
-    def write(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
-        """Append messages; see `Publisher`. After an error, as of a full disk, the file has its former length."""
-        lines = b"".join(json_line(message) for message in messages)
-        try:
-            while not self._append(self._file_at_path(), lines):
-                pass  # The file was removed meanwhile.
-        except SourceError as error:
-            return [PublishError(str(error))] * len(messages)
-        except OSError as error:
-            return [PublishError(f"{self.name}: {error.strerror}; make room, or give another path")] * len(messages)
-        return [None] * len(messages)
-
-    def _file_at_path(self) -> BinaryIO:
-        """Return the file that is at the path now: what is written to another one is nowhere, or soon."""
-        if self._file is not None:
-            try:
-                is_there = os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
-            except FileNotFoundError:
-                is_there = False
-            if not is_there:
-                logger.warning("%s was moved or removed; the next dead letters go to a new one", self.name)
-                self.disconnect()
-        if self._file is None:
-            self.connect()
-        assert self._file is not None
-        return self._file
-
-    def _append(self, file: BinaryIO, lines: bytes) -> bool:
-        """Write lines to the disk; return False if the file has no name any more. After an error nothing is written."""
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode) and status.st_size and os.pread(file.fileno(), 1, status.st_size - 1) != b"\n":
-            lines = b"\n" + lines
-        left = memoryview(lines)
-        try:
-            while left:
-                left = left[file.write(left) :]
-            os.fsync(file.fileno())
-        except OSError:
-            os.ftruncate(file.fileno(), status.st_size)
-            raise
-        return os.fstat(file.fileno()).st_nlink > 0
-
-    def disconnect(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def sync_folder(path: Path) -> None:
-    """Sync a folder to the disk, so that a new file in it outlives a power cut; where the system can."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def json_line(message: Outgoing) -> bytes:
-    """Return a message as one line of JSON."""
-    try:
-        row: dict[str, Any] = {"value": message.value.decode()}
-    except UnicodeDecodeError:
-        row = {"value_base64": base64.b64encode(message.value).decode()}
-    if message.key is not None:
-        row["key"] = message.key.decode(errors="backslashreplace")
-    row["headers"] = {str(name): value for name, value in message.headers.items()}
-    try:
-        text = json.dumps(row, default=str)
-    except (TypeError, ValueError, RecursionError):  # keys of inner mappings that JSON has not, or a cycle
-        row["headers"] = {name: repr(value) for name, value in row["headers"].items()}
-        text = json.dumps(row)
-    return text.encode() + b"\n"

@@ -99,7 +99,11 @@ class IoThread:
         self._is_idle = self._is_urgent = False
         self._stopping = Stopping(source.name, options.drain_secs, logger)
         publisher = options.publisher
-        self._writer = None if publisher is None else DeadLetterWriter(publisher, source.name, self._confirm, logger)
+        self._writer = (
+            None
+            if publisher is None
+            else DeadLetterWriter(publisher, source.name, source.origin, self._confirm, logger)
+        )
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
         self._is_connected = self._is_finishing = self._is_failed = False

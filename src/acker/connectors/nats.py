@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import logging
 import re
@@ -18,7 +19,8 @@ from acker.connectors.headers import header_text
 from acker.connectors.leases import Leases, check_lease_secs
 from acker.connectors.link import Secrets
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
+from acker.connectors.stored_messages import StoredMessages
 from acker.errors import AckerError, ConnectionLostError, PublishError, SourceError
 
 try:
@@ -36,6 +38,7 @@ _PULL_SECS: Final = 1.0  # how long a pull request stays with the server, and so
 _PULL_AGAIN_SECS: Final = 0.1  # after the server has refused one
 _LOOK_SECS: Final = 0.1  # between looks whether the connection lives, while an answer is awaited
 _BATCH: Final = 500
+_READ_COUNT: Final = 100  # each is a request
 _NS: Final = 1_000_000_000
 # Headers that are orders to the server, which it has obeyed: the stream it expected, the id it looked for, a rollup.
 _ORDERS: Final = "Nats-"
@@ -97,6 +100,7 @@ class JetStream(Source):
         **options: Any,
     ) -> None:
         self._stream, self._durable, self._subject = stream, durable, subject
+        self._servers, self._options = servers, options
         self.name = f"JetStream stream {stream!r}, consumer {durable!r}"
         self.lease_secs: float = check_lease_secs(lease_secs)
         self._link = _NATSLink(self.name, servers, options)
@@ -269,7 +273,7 @@ class JetStream(Source):
         metadata = message.metadata
         sequence = metadata.sequence.stream
         receipt = StreamReceipt(sequence, message.reply, time.monotonic() + _LEASE_SHARE * self.lease_secs)
-        headers = {name: text for name, text in (message.headers or {}).items() if not name.startswith(_ORDERS)}
+        headers = _own_headers(message.headers)
         delivery = Delivery(
             f"{self._stream}/{sequence}", message.data, headers, metadata.num_delivered, message, receipt
         )
@@ -347,6 +351,15 @@ class JetStream(Source):
         """Return whether the message is held, and its lease was renewed in time. A new connection changes nothing."""
         return delivery in self._leases and time.monotonic() < delivery.receipt.lease_end
 
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the subject of a message."""
+        return Origin(delivery.raw.subject)
+
+    def publisher(self) -> JetStreamPublisher:
+        """Return a publisher to this stream, for messages that name their subject."""
+        subject = self._subject or self._stream
+        return JetStreamPublisher(self._servers, subject=subject, stream=self._stream, **self._options)
+
 
 class JetStreamPublisher(Publisher):
     """Publishes to a subject of a JetStream stream, and waits for the stream's answer to each message.
@@ -377,6 +390,7 @@ class JetStreamPublisher(Publisher):
         **options: Any,
     ) -> None:
         self._subject, self._stream, self._answer_secs = subject, stream, answer_secs
+        self._servers, self._options = servers, options
         super().__init__(f"JetStream subject {subject!r}")
         self._link = _NATSLink(self.name, servers, options)
 
@@ -412,7 +426,75 @@ class JetStreamPublisher(Publisher):
             return PublishError(f"{self.name}: {self._link.text_of(error)}")
         return None
 
+    def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
+        """Return a source of all messages of the subject, without a consumer at the server. An ack deletes one."""
+        return SubjectMessages(self._servers, self._subject, self._stream, self._options)
+
     def disconnect(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+class SubjectMessages(StoredMessages):
+    """All messages of a subject in its stream, read one by one. They have no lease; an ack deletes them.
+
+    Parameters
+    ----------
+    servers : str or list of str
+    subject : str
+    stream : str or None
+        By default the one that the subject belongs to.
+    options : mapping
+        As for `JetStream`.
+    """
+
+    def __init__(self, servers: str | list[str], subject: str, stream: str | None, options: Mapping[str, Any]) -> None:
+        super().__init__(f"JetStream subject {subject!r}")
+        self._subject, self._given, self._stream = subject, stream, ""
+        self._link = _NATSLink(self.name, servers, options)
+        self._next = 1
+
+    def connect(self) -> None:
+        """Connect, and look for the stream."""
+        self._next = 1
+        self._link.open()
+        try:
+            self._stream = self._given or self._link.run(self._manager().find_stream_name_by_subject(self._subject))
+        except SourceError:
+            self._link.close()
+            raise SourceError(f"{self.name}: no stream takes this subject; create it first") from None
+
+    def read(self, limit: int) -> Sequence[Delivery]:
+        """Return the next messages."""
+        return self._link.run(self._read(min(limit, _READ_COUNT)), _READ_COUNT * _ANSWER_SECS)
+
+    async def _read(self, limit: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        manager = self._manager()
+        while len(found) < limit:
+            try:
+                raw = await manager.get_msg(self._stream, self._next, self._subject, next=True)
+            except nats.js.errors.NotFoundError:
+                break
+            self._next = raw.seq + 1
+            key = f"{self._stream}/{raw.seq}"
+            found.append(Delivery(key, raw.data or b"", _own_headers(raw.headers), 1, raw, raw.seq))
+        return found
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete messages."""
+        self._link.run(self._remove(deliveries), len(deliveries) * _ANSWER_SECS)
+
+    async def _remove(self, deliveries: Sequence[Delivery]) -> None:
+        manager = self._manager()
+        for delivery in deliveries:
+            with contextlib.suppress(nats.js.errors.NotFoundError):
+                await manager.delete_msg(self._stream, delivery.receipt)
+
+    def _manager(self) -> Any:
+        return self._link.client.jsm(timeout=_ANSWER_SECS)
+
+    def close(self) -> None:
         """Disconnect."""
         self._link.close()
 
@@ -566,6 +648,10 @@ async def _cancel_tasks() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: text for name, text in (headers or {}).items() if not name.startswith(_ORDERS)}
 
 
 def _headers_of(message: Outgoing) -> dict[str, str] | None:

@@ -15,7 +15,8 @@ from acker.connectors.headers import header_json
 from acker.connectors.leases import Leases, check_lease_secs, owner_name
 from acker.connectors.link import Link
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
+from acker.connectors.stored_messages import StoredMessages
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
 try:
@@ -85,6 +86,11 @@ _KEEP: Final = f"UPDATE {{table}} AS job SET due_at = NULL, owner = NULL, done_a
 _GIVE_UP: Final = f"""
 UPDATE {{table}} AS job SET due_at = NULL, owner = NULL, dead_at = now(), reason = %(reason)s {_MINE}
 """
+_READ: Final = """
+SELECT id, value, headers, attempts FROM {table}
+WHERE id > %(after)s AND done_at IS NULL AND dead_at IS NULL ORDER BY id LIMIT %(limit)s
+"""
+_REMOVE: Final = "DELETE FROM {table} WHERE id = ANY(%(ids)s::bigint[])"
 _INSERT: Final = """
 INSERT INTO {table} (value, key, headers)
 SELECT * FROM unnest(%(values)b::bytea[], %(keys)b::bytea[], %(headers)s::jsonb[])
@@ -163,6 +169,7 @@ class PostgreSQL(Source):
         self.lease_secs: float = check_lease_secs(lease_secs)
         self.wait_secs_max = self._poll_secs = poll_secs
         self._table, self._create = table, create
+        self._conninfo, self._options = conninfo, options
         self._settle = _KEEP if keep_done else _DELETE
         self._owner = owner_name()
         self._link = _SQLLink(self.name, conninfo, options, min(lease_secs / 2, _ANSWER_SECS_MAX))
@@ -216,10 +223,7 @@ class PostgreSQL(Source):
         return [self._deliver(row) for row in rows]
 
     def _deliver(self, row: dict[str, Any]) -> Delivery:
-        key = f"{self._table}/{row['id']}"
-        headers = row["headers"] if isinstance(row["headers"], dict) else {"headers": row["headers"]}
-        receipt = RowReceipt(row["id"], row["attempts"])
-        delivery = Delivery(key, row["value"], headers, row["attempts"], row, receipt)
+        delivery = _delivery_of(self._table, row, RowReceipt(row["id"], row["attempts"]))
         self._leases.add(delivery)
         return delivery
 
@@ -299,6 +303,14 @@ class PostgreSQL(Source):
         """Return whether the row still belongs to this consumer: also while it is not connected."""
         return delivery in self._leases
 
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the table and the key of a row."""
+        return Origin(self._table, delivery.raw["key"])
+
+    def publisher(self) -> PostgreSQLPublisher:
+        """Return a publisher to this table."""
+        return PostgreSQLPublisher(self._conninfo, table=self._table, **self._options)
+
     def close(self) -> None:
         """Disconnect. The rows stay claimed until their leases end."""
         self._link.close()
@@ -321,6 +333,7 @@ class PostgreSQLPublisher(Publisher):
     def __init__(self, conninfo: str = "", *, table: str = _TABLE, create: bool = False, **options: Any) -> None:
         super().__init__(f"PostgreSQL table {table!r}")
         self._table, self._create = table, create
+        self._conninfo, self._options = conninfo, options
         self._link = _SQLLink(self.name, conninfo, options, _ANSWER_SECS_MAX)
 
     def connect(self) -> None:
@@ -357,9 +370,56 @@ class PostgreSQLPublisher(Publisher):
             return refused
         return None
 
+    def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
+        """Return a source of all rows of the table that are neither done nor dead. An ack deletes one."""
+        return TableRows(self._conninfo, self._table, self._options)
+
     def disconnect(self) -> None:
         """Disconnect."""
         self._link.close()
+
+
+class TableRows(StoredMessages):
+    """All rows of a table that are neither done nor dead, whoever has claimed them. An ack deletes them.
+
+    Parameters
+    ----------
+    conninfo : str
+    table : str
+    options : mapping
+        As for `PostgreSQL`.
+    """
+
+    def __init__(self, conninfo: str, table: str, options: Mapping[str, Any]) -> None:
+        super().__init__(f"PostgreSQL table {table!r}")
+        self._table = table
+        self._link = _SQLLink(self.name, conninfo, options, _ANSWER_SECS_MAX)
+        self._after = 0
+
+    def connect(self) -> None:
+        """Connect, and look at the table."""
+        self._after = 0
+        self._link.open_for(self._table, create=False)
+
+    def read(self, limit: int) -> Sequence[Delivery]:
+        """Return the next rows."""
+        rows = self._link.run(_READ, self._table, {"after": self._after, "limit": limit}).fetchall()
+        if rows:
+            self._after = rows[-1]["id"]
+        return [_delivery_of(self._table, row, row["id"]) for row in rows]
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete rows."""
+        self._link.run(_REMOVE, self._table, {"ids": [delivery.receipt for delivery in deliveries]})
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+def _delivery_of(table: str, row: dict[str, Any], receipt: RowReceipt | int) -> Delivery:
+    headers = row["headers"] if isinstance(row["headers"], dict) else {"headers": row["headers"]}
+    return Delivery(f"{table}/{row['id']}", row["value"], headers, row["attempts"], row, receipt)
 
 
 def _batches(messages: Sequence[Outgoing]) -> Iterator[tuple[str | None, list[int]]]:

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from acker.connectors.calls import is_traced
-from acker.errors import BusyError, ForkedError, PublishError
+from acker.connectors.source import Source
+from acker.errors import ArgumentValueError, BusyError, ForkedError, PublishError
 
 
 @dataclass(slots=True, frozen=True)
@@ -146,6 +147,21 @@ class Publisher(abc.ABC):
         if not self._one_thread.is_foreign:
             with self._one_thread:
                 self.disconnect()
+
+    def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
+        """Return a new source of the messages that lie where this publisher writes, for `Letters`.
+
+        Parameters
+        ----------
+        lease_secs : float
+            For how long the broker leaves a message with this reader, where it has leases.
+
+        Raises
+        ------
+        ArgumentValueError
+            This publisher knows none.
+        """
+        raise ArgumentValueError(f"{self.name}: nobody can read here: its class has no reader()")
 
     @abc.abstractmethod
     def connect(self) -> None:

@@ -15,7 +15,8 @@ from acker.connectors.headers import header_text
 from acker.connectors.leases import Leases, check_lease_secs, owner_name
 from acker.connectors.link import Link
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
+from acker.connectors.stored_messages import StoredMessages
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
 try:
@@ -176,7 +177,8 @@ class RedisStreams(Source):
         self._streams = [stream] if isinstance(stream, str) else list(dict.fromkeys(stream))
         if not self._streams:
             raise ArgumentValueError("stream= names no stream")
-        self._group, self._start = group, start
+        self._group, self._start, self._field = group, start, field
+        self._server, self._options = server, options
         self._wanted = None if field is None else field.encode()
         self._consumer = consumer or owner_name()
         named = ", ".join(map(repr, self._streams))
@@ -329,10 +331,9 @@ class RedisStreams(Source):
         ]
 
     def _deliver(self, stream: str, entry: Any, attempt: int, renewed: float) -> Delivery:
-        """Return the delivery of an entry, as Redis writes one: its id, and its fields and their contents in turn."""
+        """Return the delivery of an entry, as Redis writes one: its id and its fields."""
         entry_id, pairs = entry
-        flat = iter(pairs)
-        fields: dict[bytes, bytes] = dict(zip(flat, flat))  # noqa: B905 - these are pairs
+        fields = _fields_in(pairs)
         value, headers = _message_of(fields, self._wanted)
         receipt = EntryReceipt(stream, entry_id, renewed)
         delivery = Delivery(f"{stream}/{entry_id.decode()}", value, headers, attempt, fields, receipt)
@@ -379,6 +380,18 @@ class RedisStreams(Source):
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Let the leases end now, so that the next consumer that looks for such entries takes them."""
         self._leases.end(deliveries)
+
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the stream of an entry."""
+        return Origin(delivery.receipt.stream)
+
+    def publisher(self) -> RedisStreamsPublisher:
+        """Return a publisher to the first of these streams. Entries that were read whole (``field=None``) have none."""
+        if self._field is None:
+            raise ArgumentValueError(
+                f"{self.name}: field is None, and no publisher writes such entries; give one by to="
+            )
+        return RedisStreamsPublisher(self._server, stream=self._streams[0], field=self._field, **self._options)
 
 
 class _EntryLeases(Leases[tuple[str, bytes]]):
@@ -553,6 +566,7 @@ class RedisStreamsPublisher(Publisher):
         **options: Any,
     ) -> None:
         self._stream, self._field = stream, field
+        self._server, self._options = server, options
         self._trim = () if maxlen is None else ("MAXLEN", "~", str(maxlen))
         self._replicas, self._wait = replicas, ("WAIT", str(replicas), str(int(replicas_secs * 1000)))
         super().__init__(f"Redis stream {stream!r}")
@@ -594,7 +608,56 @@ class RedisStreamsPublisher(Publisher):
             outcomes = [outcome or PublishError(f"{self.name}: {had}") for outcome in outcomes]
         return outcomes
 
+    def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
+        """Return a source of all entries of the stream, whatever groups have done with them. An ack deletes one."""
+        return StreamEntries(self._server, self._stream, self._field, self._options)
+
     def disconnect(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+
+class StreamEntries(StoredMessages):
+    """All entries of a stream, without a group. They have no lease; an ack deletes them.
+
+    Parameters
+    ----------
+    server : str or redis.Redis
+    stream : str
+    field : str
+    options : mapping
+        As for `RedisStreams`.
+    """
+
+    def __init__(self, server: str | redis.Redis, stream: str, field: str, options: Mapping[str, Any]) -> None:
+        super().__init__(f"Redis stream {stream!r}")
+        self._stream, self._wanted = stream, field.encode()
+        self._link = _RedisLink(self.name, server, options)
+        self._begin = b"-"
+
+    def connect(self) -> None:
+        """Connect."""
+        self._begin = b"-"
+        self._link.open()
+
+    def read(self, limit: int) -> Sequence[Delivery]:
+        """Return the next entries."""
+        (rows,) = self._link.call(("XRANGE", self._stream, self._begin, "+", "COUNT", str(min(limit, _BATCH))))
+        if rows:
+            self._begin = b"(" + rows[-1][0]
+        return [self._deliver(*row) for row in rows]
+
+    def _deliver(self, entry_id: bytes, pairs: Sequence[bytes]) -> Delivery:
+        fields = _fields_in(pairs)
+        return Delivery(f"{self._stream}/{entry_id.decode()}", *_message_of(fields, self._wanted), 1, fields, entry_id)
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete entries."""
+        for begin in range(0, len(deliveries), _BATCH):
+            chunk = deliveries[begin : begin + _BATCH]
+            self._link.call(("XDEL", self._stream, *(delivery.receipt for delivery in chunk)))
+
+    def close(self) -> None:
         """Disconnect."""
         self._link.close()
 
@@ -692,6 +755,12 @@ def _by_stream(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, list[Deliv
     for stream, all_ in found.items():
         for begin in range(0, len(all_), _BATCH):
             yield stream, all_[begin : begin + _BATCH]
+
+
+def _fields_in(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the fields of an entry, which Redis writes as their names and contents in turn."""
+    flat = iter(pairs)
+    return dict(zip(flat, flat))  # noqa: B905 - these are pairs
 
 
 def _message_of(fields: Mapping[bytes, bytes], wanted: bytes | None) -> tuple[bytes, dict[str, Any]]:

@@ -12,9 +12,9 @@ import abc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from acker.errors import ForkedError, RuntimeStateError
+from acker.errors import ArgumentValueError, ForkedError, RuntimeStateError
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +43,21 @@ class Delivery:
     attempt: int
     raw: Any
     receipt: Any
+
+
+class Origin(NamedTuple):
+    """Where a message came from, for a copy of it that is to go there.
+
+    Attributes
+    ----------
+    to : str or None
+        As `Outgoing.to`; None for the place of `Source.publisher`.
+    key : bytes or None
+        As `Outgoing.key`.
+    """
+
+    to: str | None = None
+    key: bytes | None = None
 
 
 class SourceEvents(Protocol):
@@ -189,6 +204,25 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Send acks that wait, and disconnect. It raises nothing, and may be called again or before `open`."""
+
+    def origin(self, delivery: Delivery) -> Origin:  # noqa: ARG002
+        """Return where a message came from, for its dead letter. Any thread may call it."""
+        return Origin()
+
+    def publisher(self) -> Any:
+        """Return a new publisher to where this source reads, for dead letters that are to be tried again.
+
+        Returns
+        -------
+        Publisher
+            Whose type has no place in this module, which the module of publishers needs.
+
+        Raises
+        ------
+        ArgumentValueError
+            This source knows none.
+        """
+        raise ArgumentValueError(f"{self.name} has no publisher of its own: give one that leads there, by to=")
 
     def reserve(self) -> None:
         """Reserve this object for one consumer or spout, which calls it before `open`.

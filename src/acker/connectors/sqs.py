@@ -20,7 +20,7 @@ from acker.connectors.headers import header_json
 from acker.connectors.leases import Leases
 from acker.connectors.link import Link
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
 try:
@@ -99,6 +99,7 @@ class SQS(Source):
     def __init__(self, queue_url: str, *, lease_secs: float = 60.0, **options: Any) -> None:
         if not 1 <= lease_secs <= _LEASE_SECS_MAX:
             raise ArgumentValueError(f"lease_secs must be 1 to {_LEASE_SECS_MAX}, not {lease_secs}")
+        self._url, self._options = queue_url, options
         self._queue = queue_url.rpartition("/")[2]
         self.name = f"SQS queue {self._queue!r}"
         self.lease_secs: float = math.floor(lease_secs)
@@ -246,6 +247,15 @@ class SQS(Source):
         """Return whether the lease lasts, by this machine's clock: also while SQS cannot be reached."""
         return delivery in self._leases and time.monotonic() < delivery.receipt.until
 
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the group of a message in a FIFO queue."""
+        group = delivery.raw.get("Attributes", {}).get("MessageGroupId")
+        return Origin(None, None if group is None else group.encode())
+
+    def publisher(self) -> SQSPublisher:
+        """Return a publisher to this queue."""
+        return SQSPublisher(self._url, **self._options)
+
 
 class _Refusal:
     """The error of SQS for one entry of a batch."""
@@ -277,7 +287,7 @@ class SQSPublisher(Publisher):
     """
 
     def __init__(self, queue_url: str, *, batch_bytes_max: int = _BATCH_BYTES_MAX, **options: Any) -> None:
-        self._url, self._bytes_max = queue_url, batch_bytes_max
+        self._url, self._bytes_max, self._options = queue_url, batch_bytes_max, options
         super().__init__(f"SQS queue {queue_url.rpartition('/')[2]!r}")
         self._link = _SQSLink(self.name, queue_url, options)
 
@@ -319,6 +329,10 @@ class SQSPublisher(Publisher):
                 return {number: refusal for entry in entries for number, refusal in self._send(url, [entry]).items()}
             return {int(entry["Id"]): unconfirmed(error) for entry in entries}
         return {int(entry["Id"]): PublishError(f"{self.name}: {_Refusal(entry)}") for entry in failed}
+
+    def reader(self, *, lease_secs: float = 60.0) -> SQS:
+        """Return a source of this queue. What it receives, nobody else sees until it is given back."""
+        return SQS(self._url, lease_secs=lease_secs, **self._options)
 
     def disconnect(self) -> None:
         """Disconnect."""

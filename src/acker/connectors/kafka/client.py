@@ -46,6 +46,31 @@ MISTAKES: Final = frozenset(
     )
 )
 _UNKNOWN_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+# Properties of one kind of client, which the other one refuses or warns of.
+_OF_CONSUMERS: Final = re.compile(
+    r"(group|session\.timeout|heartbeat|max\.poll|partition\.assignment|auto\.(offset|commit)|enable\.(auto|partition)"
+    r"|isolation|fetch|queued|check\.crcs|coordinator|offset\.store|consume)\b.*|on_commit"
+)
+_OF_PRODUCERS: Final = re.compile(
+    r"(acks|request\.(required|timeout)|enable\.(idempotence|gapless)|transaction|linger|batch|compression"
+    r"|message\.(timeout|send)|delivery\.(timeout|report)|retries|queue\.buffering|queuing|produce|partitioner"
+    r"|sticky\.partitioning|dr_|on_delivery)\b.*"
+)
+
+
+def for_producer(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a consumer's configuration as that of a producer."""
+    return {name: value for name, value in config.items() if not _OF_CONSUMERS.fullmatch(name)}
+
+
+def for_consumer(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a producer's configuration as that of a consumer, which names no group yet."""
+    kept = ("session.timeout.ms",)
+    return {
+        name: value
+        for name, value in config.items()
+        if name in kept or not (_OF_PRODUCERS.fullmatch(name) or _OF_CONSUMERS.fullmatch(name))
+    }
 
 
 def check_config(config: object) -> dict[str, Any]:

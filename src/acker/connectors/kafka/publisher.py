@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from acker.connectors.kafka.client import LOGGER, KafkaFaults, check_config, names_of
+from acker.connectors.kafka.client import LOGGER, KafkaFaults, check_config, for_consumer, names_of
+from acker.connectors.kafka.source import Kafka
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.errors import AckerError, ArgumentValueError, PublishError
+
+# A reader of letters that was killed keeps its partitions from the next one for no longer than its session.
+_READER: Final = {"group.id": "acker-letters", "auto.offset.reset": "earliest", "session.timeout.ms": 10_000}
 
 
 class KafkaPublisher(Publisher):
@@ -47,6 +51,7 @@ class KafkaPublisher(Publisher):
         self, config: Mapping[str, Any], topic: str, *, timeout_secs: float = 30.0, connect_secs: float = 10.0
     ) -> None:
         settings = check_config(config)
+        self._given = dict(config)
         if not topic:
             raise ArgumentValueError(f"topic: expected the name of a topic, got {topic!r}")
         if settings.get("transactional.id"):
@@ -133,6 +138,11 @@ class KafkaPublisher(Publisher):
 
     def _failure(self, message: Outgoing, why: str) -> PublishError:
         return PublishError(f"Kafka topic {message.to or self._topic!r}: {why}")
+
+    def reader(self, *, lease_secs: float = 60.0) -> Kafka:  # noqa: ARG002
+        """Return a source of the topic in the group ``acker-letters``, whose commits say which messages are done."""
+        config = {**_READER, **for_consumer(self._given)}
+        return Kafka(config, self._topic, commit_secs=0.05, rebalance_secs=0.5, connect_secs=self._connect_secs)
 
     def disconnect(self) -> None:
         """Disconnect."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from acker.connectors.kafka.assignments import KafkaStats
-from acker.connectors.kafka.client import KafkaFaults, check_config, is_true, names_of
+from acker.connectors.kafka.client import KafkaFaults, check_config, for_producer, is_true, names_of
 from acker.connectors.kafka.membership import Membership, MembershipOptions, holds
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import (
     AckerError,
     ArgumentValueError,
@@ -85,6 +86,7 @@ class Kafka(Source):
                 f"rebalance_secs: expected 0 to less than 'max.poll.interval.ms' ({poll_secs:g} s), got"
                 f" {rebalance_secs!r}: the group would take this consumer for dead"
             )
+        self._config, self._topics = dict(config), names
         self.name = f"Kafka {names_of(names)}, group {settings['group.id']!r}"
         self._faults = KafkaFaults(self.name, settings)
         settings.setdefault("logger", self._faults)
@@ -128,6 +130,16 @@ class Kafka(Source):
     def is_receiving(self) -> bool:
         """Whether the group has said which partitions are this consumer's."""
         return self._member is not None and self._member.is_member
+
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the topic and the key of a message."""
+        return Origin(delivery.raw.topic(), delivery.raw.key())
+
+    def publisher(self) -> Any:
+        """Return a publisher to the first of these topics, with the same configuration."""
+        # By name: the publisher's module needs this one for its reader.
+        made = importlib.import_module("acker.connectors.kafka.publisher").KafkaPublisher
+        return made(for_producer(self._config), self._topics[0], connect_secs=self._options.connect_secs)
 
     def wake(self) -> None:
         """End a wait of `poll` with a `limit` of 0; waits of the client itself cannot be ended."""

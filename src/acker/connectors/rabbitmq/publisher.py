@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.rabbitmq.link import Parameters, RabbitMQLink, encodable, parse_parameters, pika, queue_options
+from acker.connectors.rabbitmq.source import RabbitMQ
 from acker.errors import AckerError, ArgumentValueError, PublishError, exception_text
 
 # So often a batch looks for confirms while it is written.
@@ -199,6 +200,14 @@ class RabbitMQPublisher(Publisher):
             index = self._waiting.pop(number, None)
             if refused and index is not None:
                 self._results[index] = PublishError(f"{self.name}: the broker has refused the message (basic.nack)")
+
+    def reader(self, *, lease_secs: float = 60.0) -> RabbitMQ:  # noqa: ARG002
+        """Return a source of the queue `routing_key`, for the default exchange. It holds what it has looked at."""
+        if self._exchange or not self._routing_key:
+            raise ArgumentValueError(
+                f"{self.name}: letters are read from a queue: give a RabbitMQPublisher(url, routing_key=QUEUE)"
+            )
+        return RabbitMQ(self._parameters, self._routing_key, declare=self._declare)
 
     def disconnect(self) -> None:
         """Disconnect; see `Publisher.close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import time
 import zlib
@@ -17,7 +18,7 @@ from acker.connectors.rabbitmq.link import (
     pika,
     queue_options,
 )
-from acker.connectors.source import Delivery, Source, SourceEvents
+from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError
 
 # The most that AMQP can say.
@@ -320,6 +321,16 @@ class RabbitMQ(Source):
         """Return whether the channel of a delivery is open, and the delivery not settled."""
         channel, tag = delivery.receipt
         return channel is self._channel and tag in self._unsettled
+
+    def origin(self, delivery: Delivery) -> Origin:  # noqa: ARG002
+        """Return the queue: not the exchange, which may lead to other queues as well."""
+        return Origin(self._queue)
+
+    def publisher(self) -> Any:
+        """Return a publisher to this queue, past all exchanges."""
+        # By name: the publisher's module needs this one for its reader.
+        made = importlib.import_module("acker.connectors.rabbitmq.publisher").RabbitMQPublisher
+        return made(self._parameters, routing_key=self._queue)
 
     def wake(self) -> None:
         """End a `poll` that waits; see `Source.wake`."""

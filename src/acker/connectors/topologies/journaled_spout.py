@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from acker.connectors.attempts import Attempt
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.options import BROKER, MessageOptions
-from acker.connectors.source import Delivery
+from acker.connectors.source import Delivery, Origin
 from acker.connectors.topologies.source_spout import SourceSpout
 from acker.errors import TopologyError
 from acker.observe.reasons import Reason
@@ -30,6 +30,7 @@ class JournaledMessage:
     key : str
     body : bytes
     headers : mapping of str to Any
+    origin : Origin
     """
 
     life: str
@@ -37,6 +38,7 @@ class JournaledMessage:
     key: str = field(compare=False)
     body: bytes = field(compare=False, repr=False)
     headers: Mapping[str, Any] = field(compare=False, repr=False)
+    origin: Origin = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.key
@@ -64,7 +66,8 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         super().initialize(conf, context)
         publisher = self._message_options.publisher
         if publisher is not None:
-            self._letters = DeadLetterWriter(publisher, self._message_store.name, self._confirm, self.logger)
+            name = self._message_store.name
+            self._letters = DeadLetterWriter(publisher, name, _origin_in, self._confirm, self.logger)
 
     def _use_options(self, options: MessageOptions) -> None:
         if options.dead_letters == BROKER:
@@ -79,7 +82,8 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
     def _tup_id(self, attempt: Attempt) -> JournaledMessage:
         delivery = attempt.delivery
         self._unsettled.add(attempt.message_id)
-        return JournaledMessage(self._life, attempt.message_id, delivery.key, delivery.value, dict(delivery.headers))
+        content = delivery.key, delivery.value, dict(delivery.headers), self._origin(delivery)
+        return JournaledMessage(self._life, attempt.message_id, *content)
 
     def on_journaled(self, tup_ids: Sequence[Hashable]) -> None:
         """Ack messages at the broker."""
@@ -103,7 +107,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         message, writer = tup_id, self._letters
         self.logger.error("%s: gave up %s: %s", self._message_store.name, message.key, reason)
         assert writer is not None  # attempts_max needs a place for dead letters
-        delivery = Delivery(message.key, message.body, message.headers, reason.attempt, None, None)
+        delivery = Delivery(message.key, message.body, message.headers, reason.attempt, message.origin, None)
         attempt = Attempt(message.number, delivery, reason.attempt, reason.attempt, 0, "dead", reason, tree=message)
         writer.write(attempt)
 
@@ -126,3 +130,9 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
         if letters is not None:
             letters.stop()
         super().close()
+
+
+def _origin_in(delivery: Delivery) -> Origin:
+    """Return the origin that a message from the journal has in place of the client's object."""
+    assert isinstance(delivery.raw, Origin)
+    return delivery.raw

@@ -151,6 +151,7 @@ class SourceSpout(Spout):
         )
         self._use_options(self._message_options)
         source = make_source()
+        self._origin = source.origin
         self._message_store = MessageStore(
             source.name,
             self._message_options,

@@ -12,6 +12,7 @@ from typing import Literal
 from acker.connectors.source import Delivery, Source, SourceEvents
 from acker.errors import ConnectionLostError, SourceError
 from acker.testing.connectors.broker import Claim, MemoryBroker, MemoryMessage
+from acker.testing.connectors.publisher import MemoryPublisher
 
 Method = Literal["open", "poll", "ack", "retry", "give_up", "extend", "release", "close", "any"]
 
@@ -213,6 +214,10 @@ class MemorySource(Source):
         with self.broker.changed:
             self._woken = True
             self.broker.changed.notify_all()
+
+    def publisher(self) -> MemoryPublisher:
+        """Return a publisher to the broker."""
+        return MemoryPublisher(self.broker, name=f"publisher to {self.name}")
 
     def close(self) -> None:
         """End the session."""

@@ -1,0 +1,312 @@
+"""Dead letters at each place, on real servers: found, published again, dropped; and a kill in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+
+import pytest
+
+from acker.connectors import Consumer, Letters, Outgoing
+from acker.testing.connectors import MemoryPublisher
+
+PATIENCE_SECS = 120.0
+
+# Publishes letters again; the second call of the broker, or the only one, is confirmed, and then this hangs.
+HANG = """
+import sys, threading
+from acker.connectors import Letters
+from tests.connectors.test_letters import made
+place, target, count = made(sys.argv[1]), made(sys.argv[2]), int(sys.argv[3])
+write, confirmed = target.write, 0
+def write_and_hang(messages):
+    global confirmed
+    answers = write(messages)
+    assert not any(answers), answers
+    is_second, confirmed = confirmed > 0, confirmed + len(messages)
+    if is_second or confirmed == count:
+        print("published", flush=True)
+        threading.Event().wait()
+    return answers
+target.write = write_and_hang
+Letters(place, lease_secs=2).retry(to=target)
+"""
+
+
+def made(told):
+    """Return the object that a text of JSON tells of: module, class, options."""
+    module, name, options = json.loads(told)
+    return getattr(importlib.import_module(f"acker.connectors.{module}"), name)(**options)
+
+
+class LettersContract:
+    """A queue with a consumer, and a place for its dead letters.
+
+    A subclass has `queue`, a publisher to the queue, and `place`, one to the place, as JSON of `made`; and `source`.
+    """
+
+    key = None
+    headers = {"colour": "green", "size": "7"}
+    count = 700
+
+    def consumer(self, **options):
+        options = {"attempts_max": 1, "backoff_secs": 0.01, "timeout_secs": 60.0, **options}
+        return Consumer(self.source(), dead_letters=made(self.place), **options)
+
+    def publish(self, publisher, messages):
+        with publisher:
+            answers = publisher.publish(messages)
+        assert not any(answers), answers
+
+    def fail_all(self, count):
+        """Let so many messages come to the place of dead letters."""
+        messages = [Outgoing(b"%d" % number, self.key, self.headers) for number in range(count)]
+        self.publish(made(self.queue), messages)
+        consumer = self.consumer()
+
+        def fail(message):
+            raise LookupError(f"no lamp {message.value.decode()}")
+
+        consumer.run(fail, threads=1, until="empty")
+        return consumer
+
+    def text_headers(self, headers):
+        return {name: text.decode() if isinstance(text, bytes) else str(text) for name, text in headers.items()}
+
+    def test_letters_are_found_published_again_and_dropped(self):
+        letters = self.fail_all(3).letters()
+        report = letters.find()
+        found = {letter.value: letter for letter in report.letters}
+        assert found.keys() == {b"0", b"1", b"2"} and report.is_all and report.others == 0
+        lamp = found[b"0"]
+        assert "LookupError: no lamp 0" in lamp.reason and lamp.attempts == 1
+        assert lamp.source == self.source().name and lamp.key
+        assert 0 <= lamp.age_secs() < 600
+        # To find letters takes none away, and each is the same again.
+        assert {letter.letter_id for letter in letters.find().letters} == {each.letter_id for each in found.values()}
+        assert [each.value for each in letters.drop(lambda letter: "lamp 1" in letter.reason).letters] == [b"1"]
+        report = letters.retry(lambda letter: letter.letter_id == lamp.letter_id)
+        assert [each.value for each in report.letters] == [b"0"] and report.refused == []
+        assert [each.value for each in letters.find().letters] == [b"2"]
+
+        taken = []
+        self.consumer().run(taken.append, threads=1, until="empty")
+        assert [message.value for message in taken] == [b"0"]
+        headers = self.text_headers(taken[0].headers)
+        assert not [name for name in headers if name.startswith(("acker-", "x-"))], headers
+        assert headers == LettersContract.headers
+        assert self.key_of(taken[0]) == self.key
+
+    def key_of(self, message):
+        """Return the broker's own key of a message."""
+        del message
+        return self.key
+
+    def test_what_is_not_confirmed_stays(self):
+        letters = self.fail_all(3).letters()
+        target = MemoryPublisher()
+        target.refuse(2)
+        report = letters.retry(to=target)
+        assert (len(report.letters), len(report.refused), len(target.published)) == (1, 2, 1)
+        assert "refuses the message" in str(report.refused[0][1])
+        left = {letter.value for letter in letters.find().letters}
+        assert left == {letter.value for letter, _ in report.refused}
+
+    def test_letters_of_other_sources_are_left_alone(self):
+        self.fail_all(2)
+        alien = Outgoing(b"alien", headers={"acker-source": "another one", "acker-reason": "lost"})
+        self.publish(made(self.place), [alien])
+        report = self.consumer().letters().drop()
+        assert {each.value for each in report.letters} == {b"0", b"1"} and report.others == 1
+        assert [each.value for each in Letters(made(self.place)).find().letters] == [b"alien"]
+
+    def test_a_kill_in_the_middle_loses_nothing(self):
+        names = [b"%d" % number for number in range(self.count)]
+        self.publish(made(self.place), [Outgoing(name, headers={"acker-reason": "why"}) for name in names])
+        command = [sys.executable, "-c", HANG, self.place, self.queue, str(self.count)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        assert process.stdout.readline() == "published\n"
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        # What was confirmed and not dropped comes again, once the leases of the dead process are over.
+        letters = Letters(made(self.place), lease_secs=2)
+        target = made(self.queue)
+        arrived, until = Counter(), time.monotonic() + PATIENCE_SECS
+        while len(arrived) < self.count or letters.find().letters:
+            assert time.monotonic() < until, f"{len(arrived)} of {self.count}"
+            letters.retry(to=target)
+            self.consumer().run(lambda message: arrived.update([message.value]), until="empty")
+        assert set(arrived) == set(names) and max(arrived.values()) <= 2
+
+
+class OneOfEachKind(LettersContract):
+    """What `make test` runs where another broker works in the same way; the rest is slow."""
+
+    test_what_is_not_confirmed_stays = pytest.mark.slow(LettersContract.test_what_is_not_confirmed_stays)
+    test_letters_of_other_sources_are_left_alone = pytest.mark.slow(
+        LettersContract.test_letters_of_other_sources_are_left_alone
+    )
+    test_a_kill_in_the_middle_loses_nothing = pytest.mark.slow(LettersContract.test_a_kill_in_the_middle_loses_nothing)
+
+
+class TestFile(LettersContract):
+    """A file, and Redis as the source."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, redis, tmp_path):
+        self.url, self.name = redis.url, f"letters-{uuid.uuid4().hex[:8]}"
+        self.place = json.dumps(["dead_letter_file", "DeadLetterFile", {"path": str(tmp_path / "letters.jsonl")}])
+        self.queue = json.dumps(["redis_streams", "RedisStreamsPublisher", {"server": self.url, "stream": self.name}])
+
+    def source(self):
+        from acker.connectors.redis_streams import RedisStreams
+
+        return RedisStreams(self.url, stream=self.name, group="g")
+
+
+class TestRedisStreams(TestFile):
+    @pytest.fixture(autouse=True)
+    def _place(self, redis):
+        self.url, self.name = redis.url, f"letters-{uuid.uuid4().hex[:8]}"
+        self.place, self.queue = (
+            json.dumps(["redis_streams", "RedisStreamsPublisher", {"server": self.url, "stream": stream}])
+            for stream in (f"{self.name}-dead", self.name)
+        )
+
+
+class TestPostgreSQL(OneOfEachKind):
+    key = b"k\xff"
+
+    @pytest.fixture(autouse=True)
+    def _place(self, postgresql):
+        self.options = {"conninfo": postgresql.url, "create": True}
+        self.name = f"letters_{uuid.uuid4().hex[:8]}"
+        self.place, self.queue = (
+            json.dumps(["postgresql", "PostgreSQLPublisher", {**self.options, "table": table}])
+            for table in (f"{self.name}_dead", self.name)
+        )
+
+    def source(self):
+        from acker.connectors.postgresql import PostgreSQL
+
+        return PostgreSQL(table=self.name, **self.options)
+
+    def key_of(self, message):
+        return message.raw["key"]
+
+
+class TestJetStream(OneOfEachKind):
+    @pytest.fixture(autouse=True)
+    def _place(self, nats):
+        self.url, self.name = nats.url, f"letters-{uuid.uuid4().hex[:8]}"
+        asyncio.run(self.add_streams())
+        self.place, self.queue = (
+            json.dumps(["nats", "JetStreamPublisher", {"servers": self.url, "subject": f"{self.name}.{part}"}])
+            for part in ("dead", "work")
+        )
+
+    async def add_streams(self):
+        import nats
+
+        client = await nats.connect(self.url)
+        for part in ("dead", "work"):
+            await client.jetstream().add_stream(name=f"{self.name}-{part}", subjects=[f"{self.name}.{part}"])
+        await client.close()
+
+    def source(self):
+        from acker.connectors.nats import JetStream
+
+        return JetStream(self.url, stream=f"{self.name}-work", durable="g")
+
+
+class TestRabbitMQ(LettersContract):
+    declare = {"durable": True, "arguments": {"x-queue-type": "classic"}}
+    headers = {**LettersContract.headers, "x-first-death-queue": "old"}  # of a queue that it came through
+
+    @pytest.fixture(autouse=True)
+    def _place(self, rabbitmq):
+        self.url, self.name = rabbitmq.url, f"letters-{uuid.uuid4().hex[:8]}"
+        self.place, self.queue = (
+            json.dumps(
+                [
+                    "rabbitmq",
+                    "RabbitMQPublisher",
+                    {"parameters": self.url, "routing_key": queue, "declare": self.declare},
+                ]
+            )
+            for queue in (f"{self.name}-dead", self.name)
+        )
+
+    def source(self):
+        from acker.connectors.rabbitmq import RabbitMQ
+
+        return RabbitMQ(self.url, self.name, declare=self.declare)
+
+
+@pytest.mark.slow
+class TestQuorumQueue(TestRabbitMQ):
+    declare = "quorum"
+
+
+class TestSQS(OneOfEachKind):
+    count = 25
+
+    @pytest.fixture(autouse=True)
+    def _place(self, sqs):
+        import boto3.session
+
+        self.options = {
+            "endpoint_url": sqs.url,
+            "region_name": "us-east-1",
+            "aws_access_key_id": "anybody",
+            "aws_secret_access_key": "s3cret",
+        }
+        client = boto3.session.Session().client("sqs", **self.options)
+        name = f"letters-{uuid.uuid4().hex[:8]}"
+        self.url, dead = (client.create_queue(QueueName=each)["QueueUrl"] for each in (name, f"{name}-dead"))
+        client.close()
+        self.place, self.queue = (
+            json.dumps(["sqs", "SQSPublisher", {"queue_url": url, **self.options}]) for url in (dead, self.url)
+        )
+
+    def source(self):
+        from acker.connectors.sqs import SQS
+
+        return SQS(self.url, **self.options)
+
+
+class TestKafka(OneOfEachKind):
+    key = b"k"
+
+    @pytest.fixture(autouse=True)
+    def _place(self, kafka):
+        from tests.connectors.kafka_kit import Cluster
+
+        cluster = Cluster(kafka.url)
+        self.config = {"bootstrap.servers": kafka.url}
+        self.name, dead = cluster.topic(), cluster.topic()
+        self.place, self.queue = (
+            json.dumps(["kafka", "KafkaPublisher", {"config": {**self.config, "acks": "all"}, "topic": topic}])
+            for topic in (dead, self.name)
+        )
+        yield
+        for topic in (self.name, dead):
+            cluster.delete(topic)
+        cluster.close()
+
+    def source(self):
+        from acker.connectors.kafka import Kafka
+
+        return Kafka({**self.config, "group.id": "g", "auto.offset.reset": "earliest"}, self.name)
+
+    def key_of(self, message):
+        return message.raw.key()
