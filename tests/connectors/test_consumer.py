@@ -885,6 +885,21 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
 
 
 @pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("redis://user:s3cret@host", r"write acker\.connectors\.redis_streams\.RedisStreams\(url, stream="),
+        ("amqps://user:s3cret@host", r"write acker\.connectors\.rabbitmq\.RabbitMQ\(url, queue\)"),
+        ("orders", r"got str; of acker\.connectors there are rabbitmq\.RabbitMQ\(url, queue\), redis_streams\."),
+        (None, r"got NoneType; .*kafka\.Kafka\(config, topics\)"),
+    ],
+)
+def test_what_is_no_source_is_told_the_sources(given, text):
+    with pytest.raises(ArgumentTypeError, match=f"source: expected a Source, .*{text}") as raised:
+        Consumer(given)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("options", "error", "text"),
     [
         ({"timeout_secs": 0}, ArgumentValueError, "timeout_secs: expected more than 0"),
@@ -897,7 +912,7 @@ def test_a_stall_is_reported_with_the_oldest(broker, caplog):
         ({"backoff_secs_max": 0.5}, ArgumentValueError, "backoff_secs is 1 and backoff_secs_max is 0.5"),
         ({"drain_secs": float("inf")}, ArgumentValueError, "drain_secs"),
         ({"deliveries_max": 3}, ArgumentValueError, "deliveries_max: 3 needs dead_letters="),
-        ({"dead_letters": "file"}, ArgumentTypeError, r"a Publisher, such as DeadLetterFile\(path\)"),
+        ({"dead_letters": "file"}, ArgumentTypeError, r"got a text; for a file write DeadLetterFile\(path\)"),
         ({"dead_letters": "broker"}, ArgumentValueError, "no place for dead letters"),
         ({"decode": "json"}, ArgumentTypeError, "decode: expected a callable"),
     ],

@@ -594,3 +594,48 @@ def test_health_is_red_while_the_client_of_the_broker_hangs(broker, monkeypatch)
         assert "in one call of the broker's client" in consumer.health().text
         gate.set()
         wait_until(lambda: consumer.health().ok, "it goes on", LONG)
+
+
+def test_a_call_that_holds_the_event_loop_is_named(broker, monkeypatch, caplog):
+    """Its neighbours cannot get on, and time out: without a word of the cause, they look like the fault."""
+    monkeypatch.setattr("acker.connectors.loop_watch.HELD_SECS", 0.05)
+    broker.publish([b"a"])
+    warned = threading.Event()
+
+    class Sees(logging.Handler):
+        def emit(self, record):
+            if "has held the event loop" in record.getMessage():
+                warned.set()
+
+    async def handle(message):
+        assert warned.wait(LONG)  # blocks, where it should await
+
+    logger, seen = logging.getLogger("acker.connectors"), Sees()
+    logger.addHandler(seen)
+    try:
+        asyncio.run(consumer_of(broker).run_async(handle, until="empty"))
+    finally:
+        logger.removeHandler(seen)
+    (text,) = {record.getMessage().partition(" for ")[0] for record in caplog.records if "loop" in record.getMessage()}
+    assert text == "memory: a call has held the event loop"
+    assert "test_run.py:" in caplog.text and "asyncio.to_thread" in caplog.text
+
+
+def test_tasks_bounds_handlers_and_not_what_they_spawn(broker):
+    """`open_max` bounds that: the page says so."""
+    broker.publish([b"%d" % number for number in range(20)])
+    running, most, going = set(), [], asyncio.Event()
+
+    async def work(message):
+        running.add(message.key)
+        most.append(len(running))
+        if len(running) == 5:
+            going.set()
+        await going.wait()
+        running.discard(message.key)
+
+    async def handle(message):
+        message.spawn(work(message))
+
+    asyncio.run(consumer_of(broker, open_max=5).run_async(handle, tasks=1, until="empty"))
+    assert max(most) == 5

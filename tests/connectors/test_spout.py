@@ -233,3 +233,33 @@ def test_wrong_options_are_refused_when_the_topology_is_defined():
         SourceSpout.spec(source=lambda: None, open_max=0)
     with pytest.raises(TopologyError, match="write source=lambda"):
         SourceSpout.spec(source=MemorySource(MemoryBroker()))
+
+
+async def decode_async(body):
+    return body
+
+
+class HidesCoroutine:
+    """A callable whose coroutine shows only when it is called."""
+
+    def __call__(self, body):
+        return decode_async(body)
+
+
+class AsyncDecode(SourceSpout):
+    async def decode(self, body):
+        return body
+
+
+@pytest.mark.parametrize("spec", [lambda: SourceSpout.spec(source=print, decode=decode_async), AsyncDecode.spec])
+def test_a_coroutine_function_is_no_decode(spec):
+    with pytest.raises(TopologyError, match=r"decode: .* is a coroutine function: nobody awaits it"):
+        spec()
+
+
+def test_a_decode_that_returns_a_coroutine_is_the_fault_of_the_message():
+    broker, letters = MemoryBroker(), MemoryPublisher()
+    broker.publish([b"a"])
+    options = {"decode": HidesCoroutine(), "attempts_max": 1, "dead_letters": lambda: letters}
+    run(topology_of(broker, print, **options), broker)
+    assert "decode returned decode_async, a coroutine" in letters.published[0].headers["acker-reason"]

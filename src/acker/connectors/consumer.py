@@ -24,9 +24,9 @@ from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
 from acker.connectors.options import ErrorTypes, FinalErrors, MessageOptions, check_secs, check_whole
 from acker.connectors.publisher import Publisher
-from acker.connectors.source import Source
+from acker.connectors.source import Source, no_source_error
 from acker.connectors.trees import MessageTrees
-from acker.connectors.unrun import refuse_unrun, unrun_error
+from acker.connectors.unrun import DECODE_FIX, refuse_unrun, unrun_error
 from acker.errors import ArgumentTypeError, ArgumentValueError, ForkedError, exception_text
 from acker.observe.failures import FailureLog
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _SILENT_SECS_MAX: Final = 60.0
 # How long calls of handlers have after the end, at least, to return to their threads.
 _RETURN_SECS: Final = 1.0
-_DECODE: Final = "nobody awaits it, so give a plain function that returns the value"
 
 
 class _Options(TypedDict, total=False):
@@ -176,13 +175,10 @@ class Consumer(Generic[Value]):
         ui: PageChoice = None,
     ) -> None:
         if not isinstance(source, Source):
-            # Without the value, which may be a URL with a password.
-            raise ArgumentTypeError(
-                f"source: expected a Source, such as RabbitMQ(url, queue), got {type(source).__name__}"
-            )
+            raise no_source_error(source)
         if decode is not None and not callable(decode):
             raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
-        refuse_unrun("decode", decode, _DECODE)
+        refuse_unrun("decode", decode, DECODE_FIX)
         check_secs("timeout_secs", timeout_secs, above_zero=True)
         options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
@@ -447,16 +443,18 @@ class Consumer(Generic[Value]):
     ) -> ConsumerStats:
         """Give each message to a coroutine of the running loop, at most `tasks` at a time; otherwise as `run`.
 
+        What a handler hands to `spawn` or `submit` goes on after its end and is not counted: `open_max` bounds it.
         When a message times out, its coroutine is cancelled. When this is cancelled, it ends as by `stop`.
         """
         from acker.connectors.async_handlers import HandlerTasks
         from acker.connectors.handlers import check_handler, place_of
+        from acker.connectors.loop_watch import LoopWatch
         from acker.connectors.stop_signals import StopSignals
 
         check_handler(handler, is_async=True)
         check_whole("tasks", tasks)
         self._prepare_run(until, ui)
-        with StopSignals(self.name, self.stop):
+        with StopSignals(self.name, self.stop), LoopWatch(self.name, self.logger):
             self.start()
             messages = self._async_messages(place_of(handler))
             running = HandlerTasks(messages, handler, tasks, self.name, self.stop)
@@ -499,7 +497,7 @@ class Consumer(Generic[Value]):
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
-                if (error := unrun_error("decode", message.value, _DECODE)) is not None:
+                if (error := unrun_error("decode", message.value, DECODE_FIX)) is not None:
                     raise error
             except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
                 tree.is_undecodable = True

@@ -64,8 +64,10 @@ class MessageOptions:
         if not (self.dead_letters is None or self.dead_letters == BROKER or isinstance(self.dead_letters, Publisher)):
             # Without the value, which may be a URL with a password.
             found = type(self.dead_letters).__name__
+            fix = "; for a file write DeadLetterFile(path) of acker.connectors" if found == "str" else ""
             raise ArgumentTypeError(
-                f"dead_letters: expected a Publisher, such as DeadLetterFile(path), 'broker' or None, got a {found}"
+                "dead_letters: expected a Publisher, such as DeadLetterFile(path), 'broker' or None, got a"
+                f" {'text' if fix else found}{fix}"
             )
 
     @property

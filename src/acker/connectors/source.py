@@ -12,9 +12,9 @@ import abc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from acker.errors import ArgumentValueError, ForkedError, RuntimeStateError
+from acker.errors import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +251,29 @@ class Source(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+# The sources of acker by the schemes of their URLs.
+_SOURCES: Final = {
+    "amqp amqps": "rabbitmq.RabbitMQ(url, queue)",
+    "redis rediss unix": "redis_streams.RedisStreams(url, stream=..., group=...)",
+    "kafka": "kafka.Kafka(config, topics)",
+    "nats tls": "nats.JetStream(url, stream=..., durable=...)",
+    "postgresql postgres": "postgresql.PostgreSQL(url, table=...)",
+    "http https": "sqs.SQS(url)",
+}
+
+
+def no_source_error(given: object) -> ArgumentTypeError:
+    """Return the error of what was given in place of a source: which sources there are, and of a URL which one."""
+    scheme = given.partition("://")[0] if isinstance(given, str) else ""
+    meant = [source for schemes, source in _SOURCES.items() if scheme in schemes.split()] or list(_SOURCES.values())
+    # Without the value, which may be a URL with a password.
+    return ArgumentTypeError(
+        f"source: expected a Source, got {type(given).__name__}; of acker.connectors there are {', '.join(meant)}"
+        if len(meant) > 1
+        else f"source: expected a Source, got the text of a URL; write acker.connectors.{meant[0]}"
+    )
 
 
 @dataclass(slots=True, frozen=True, eq=False)

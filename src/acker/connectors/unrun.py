@@ -16,6 +16,8 @@ _FLAGS: Final = {
     inspect.CO_GENERATOR: "a generator",
 }
 _ANY: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
+# For `decode`.
+DECODE_FIX: Final = "nobody awaits it, so give a plain function that returns the value"
 _FIX: Final = "its call runs none of its lines, so take the yield out, or loop over it in a plain function"
 
 

@@ -14,6 +14,7 @@ from acker.connectors.message_store import MessageStore
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.publisher import Publisher
 from acker.connectors.source import Delivery, Source
+from acker.connectors.unrun import DECODE_FIX, refuse_unrun, unrun_error
 from acker.errors import AckerError, TopologyError, exception_text
 from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.component import Outputs
@@ -115,6 +116,7 @@ class SourceSpout(Spout):
         numbers = {name: options.get(name, getattr(cls, name)) for name in _NUMBERS}
         try:
             MessageOptions(**numbers, dead_letters=BROKER)  # those of this call are made in each task
+            refuse_unrun("decode", options.get("decode", cls.decode), DECODE_FIX)
         except AckerError as error:
             raise TopologyError(f"{cls.__name__}.spec: {error}") from None
         own: dict[str, Any] = {**(config or {}), _OPTIONS: options}
@@ -173,7 +175,10 @@ class SourceSpout(Spout):
             return
         delivery = attempt.delivery
         try:
-            values = self.values(self._decode(delivery.value), delivery)
+            value = self._decode(delivery.value)
+            if (refusal := unrun_error("decode", value, DECODE_FIX)) is not None:
+                raise refusal
+            values = self.values(value, delivery)
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
             text = f"the body cannot be decoded: {exception_text(error)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
