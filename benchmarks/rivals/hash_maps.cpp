@@ -2,8 +2,10 @@
 // began. Rotate looks at all entries. No capacity, no statistics, no checks; kinds TRACK, ANCHOR and OK only.
 #include <cstddef>
 #include <cstdint>
-#ifdef BOOST_FLAT_MAP
+#if defined(BOOST_FLAT_MAP)
 #include <boost/unordered/unordered_flat_map.hpp>
+#elif defined(UNORDERED_DENSE)
+#include "vendor/ankerl/unordered_dense.h"
 #else
 #include <unordered_map>
 #endif
@@ -20,8 +22,10 @@ struct Entry {
     bool tracked = false;
 };
 
-#ifdef BOOST_FLAT_MAP
+#if defined(BOOST_FLAT_MAP)
 using Map = boost::unordered_flat_map<uint64_t, Entry>;
+#elif defined(UNORDERED_DENSE)
+using Map = ankerl::unordered_dense::map<uint64_t, Entry>;
 #else
 using Map = std::unordered_map<uint64_t, Entry>;
 #endif
@@ -41,7 +45,14 @@ Acker* rival_new(size_t buckets) { return new Acker{buckets}; }
 void rival_delete(Acker* acker) { delete acker; }
 
 // What the map says of itself; nodes and control bytes are not in it.
-size_t rival_bytes(const Acker* acker) { return acker->trees.bucket_count() * sizeof(Map::value_type); }
+size_t rival_bytes(const Acker* acker) {
+#ifdef UNORDERED_DENSE
+    return acker->trees.bucket_count() * sizeof(Map::bucket_type) +
+           acker->trees.values().capacity() * sizeof(Map::value_type);
+#else
+    return acker->trees.bucket_count() * sizeof(Map::value_type);
+#endif
+}
 
 // Returns how many trees expired.
 size_t rival_rotate(Acker* acker) {
@@ -53,7 +64,11 @@ size_t rival_rotate(Acker* acker) {
             continue;
         }
         expired += entry->second.tracked;
+#ifdef UNORDERED_DENSE
+        entry = acker->trees.erase(entry);  // It puts the last entry there.
+#else
         acker->trees.erase(entry++);
+#endif
     }
     return expired;
 }

@@ -1,4 +1,4 @@
-"""Would a good hash map do? Native ingest against an acker over the maps of Rust, Boost and the C++ library.
+"""Would a good hash map do? Native ingest against an acker over unordered_dense and maps of Rust, Boost and C++.
 
 Each rival has one map for all buckets and the libraries' own hashing, and answers an easier question than the acker's:
 it checks nothing, knows no FAIL, RESET_TIMEOUT or limits, and counts nothing.
@@ -30,6 +30,7 @@ def why_no_rust():
 RIVALS = {
     "hashbrown": (partial(rust_library, "hashbrown_acker"), why_no_rust),
     "boost": (partial(cpp_library, "hash_maps.cpp", "BOOST_FLAT_MAP"), why_no_boost),
+    "dense": (partial(cpp_library, "hash_maps.cpp", "UNORDERED_DENSE"), None),
     "std": (partial(cpp_library, "hash_maps.cpp"), None),
 }
 QUESTION = "Would a hash map of a library do?"
