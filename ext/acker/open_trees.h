@@ -18,6 +18,11 @@ namespace acker {
 // Entries stand at fixed positions; an index of open addressing finds them. A slot of the index holds the upper half
 // of the root's hash besides the position, so that neither a miss nor a removal has to look at an entry. Neighbouring
 // entries form groups, and of each group the table knows a chunk of the log before which it has no logged entry.
+//
+// The index is no TreeIndex, although both take their tag and home from the upper half of a hash. This one removes
+// entries, and by event time a root has several of them in one run: both go slot by slot, where a later entry can move
+// up. The lines of a TreeIndex are searched whole because nothing leaves them. And the size of this one is fixed with
+// the memory, which the caller owns: more room is another table, while a TreeIndex grows by itself.
 class OpenTreesTable {
   public:
     static constexpr uint64_t MAGIC = 0x32524744454C4B41;  // "AKLEDGR2" in memory

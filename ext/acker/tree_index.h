@@ -1,6 +1,7 @@
 // An index from hashes to positions in an array of trees: open addressing by lines. A line holds eight tags, which one
 // search compares at once, and their positions. Nothing is removed, so the free slots of a line are its last ones, and
-// an entry that is not on its home line has only full lines before it.
+// an entry that is not on its home line has only full lines before it. OpenTreesTable, which removes entries, says why
+// its index is another one.
 #pragma once
 
 #include <cstddef>
