@@ -453,7 +453,7 @@ cdef int _look_at_oldest(
 
 @cython.final
 cdef class LastCall:
-    """What the last call of `ingest` or `rotate` returned: a signal's handler may raise before its caller has it."""
+    """The result of the last call of `ingest` or `rotate`: a signal's handler may raise before its caller has it."""
 
     cdef object completions  # None: since then a call has begun
     cdef size_t rows

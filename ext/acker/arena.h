@@ -298,7 +298,7 @@ class Arena {
         return visited;
     }
 
-    // What must hold between calls; true when it does. For tests.
+    // Returns whether all invariants hold, as they must between calls. For tests.
     bool check_invariants() noexcept {
         size_t seen = 0;
         bool good = true;

@@ -211,7 +211,7 @@ class AckerCore {
         open_ += (flags & TRACKED) != 0;
     }
 
-    // What must hold between calls; for tests.
+    // Returns whether all invariants hold, as they must between calls. For tests.
     bool check_invariants() noexcept {
         int64_t entries[1 << (64 - STATE_SHIFT)] = {}, open = 0;
         bool good = arena.check_invariants();

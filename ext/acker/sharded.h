@@ -204,7 +204,7 @@ class ShardedCore {
         return probes;
     }
 
-    // What must hold between calls; for tests.
+    // Returns whether all invariants hold, as they must between calls. For tests.
     bool check_invariants() noexcept {
         bool good = !broken_;
         for (unsigned s = 0; s < count_; ++s) {

@@ -174,7 +174,7 @@ cdef class Input:
 @cython.boundscheck(True)
 @cython.nonecheck(True)
 cdef class TreeBase:
-    """What a `TupleTree` keeps, and what it does for each message."""
+    """The state of a `TupleTree`, and its work for each message."""
 
     cdef tuple ackers
     cdef bint one_by_one

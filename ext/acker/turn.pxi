@@ -1,4 +1,4 @@
-"""Which component a thread runs at the moment, so that its `emit` finds the native emitter without an attribute."""
+"""The component that a thread runs at the moment, so that its `emit` finds the native emitter without an attribute."""
 
 cdef extern from * namespace "acker":
     """

@@ -1,4 +1,4 @@
-"""What a signal's handler must not take with it: rows that were applied, and the trees that they finished.
+"""Results that a signal's handler must not take with it: rows that were applied, and the trees that they finished.
 
 Python calls handlers between two calls of the native core. So long batches are applied in slices, and an exception that
 a handler raises tells what was done before it.

@@ -70,7 +70,7 @@ class ReferenceAcker:
 
     @property
     def protocol(self) -> str:
-        """Which rules hold."""
+        """The name of the rules that hold."""
         return self._options.protocol
 
     @property

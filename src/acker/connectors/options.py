@@ -114,7 +114,7 @@ class MessageOptions:
 
 @dataclass(frozen=True, slots=True)
 class FinalErrors:
-    """Which exceptions are final: after one, no further attempt is made.
+    """The exceptions that are final: after one, no further attempt is made.
 
     Attributes
     ----------

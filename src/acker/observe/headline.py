@@ -46,7 +46,7 @@ class Away(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What is at its limit, so that no more can be done at a time.
+    """A limit that is reached, so that no more can be done at a time.
 
     Attributes
     ----------

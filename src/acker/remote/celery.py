@@ -214,7 +214,7 @@ def _end(run: _Run, found: Job, state: str | None, outcome: object, *, acks_late
 
 
 class _Sender:
-    """What sends the messages of an app: it gives tasks that somebody awaits a token, and then lets Celery send them.
+    """Sends the messages of an app: it gives tasks that somebody awaits a token, and then lets Celery send them.
 
     Celery's own signal before a send swallows exceptions, and would send the task without a token.
     """

@@ -174,7 +174,7 @@ class Replies(abc.ABC):
 
 @dataclass(slots=True)
 class ReplyCounts:
-    """What came to this process since it began; its reading thread writes.
+    """Counts of the reports that came to this process since it began; its reading thread writes.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class ReplyCounts:
 
 
 class KeptOpen(Protocol):
-    """What a tree of jobs keeps open, such as a message."""
+    """Something that a tree of jobs keeps open, such as a message."""
 
     def ack(self) -> None:
         """Take note that all jobs are done."""

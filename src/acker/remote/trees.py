@@ -24,7 +24,7 @@ _NAMED: int = 3
 
 
 class _End:
-    """What the jobs of a tree keep open."""
+    """The end of a tree, which its jobs keep open."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()

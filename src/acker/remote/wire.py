@@ -28,7 +28,7 @@ NAMES_MAX: Final = 100
 
 
 class ReportKind(enum.IntEnum):
-    """What a report says of its job: it is done, it failed for good, or it needs the whole timeout again."""
+    """The kinds of reports: a job is done, it failed for good, or it needs the whole timeout again."""
 
     OK = 1
     FAIL = 2
@@ -62,7 +62,7 @@ class Token(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one execution of a job tells the owner of its tree.
+    """A message of one execution of a job to the owner of its tree.
 
     Attributes
     ----------

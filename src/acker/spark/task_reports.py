@@ -23,7 +23,7 @@ PIPELINES: Final = "pipelines"
 
 
 class TaskReport(NamedTuple):
-    """What a Spark task that works for long says of itself.
+    """The report of a Spark task that works for long.
 
     Attributes
     ----------

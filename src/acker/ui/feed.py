@@ -105,7 +105,7 @@ class Feed:
         return self._history.to_json()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the history, then each reading, until the last one. Who is slow misses some."""
+        """Yield the history, then each reading, until the last one. A slow reader misses some."""
         yield b"retry: 1000\n\n" + _event("history", self.history())
         seen = 0
         while True:

@@ -133,7 +133,7 @@ def from_arrow(column: pa.Array[Any], *, timed: bool = False) -> Anchors:
 
 
 class Parents(NamedTuple):
-    """Which input rows each output row came from: p pairs, in the order of the outputs.
+    """The input rows that each output row came from: p pairs, in the order of the outputs.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the micro-batches of a topology have taken, and where the one that runs is: for the page and the watchdog."""
+"""The progress of a topology's micro-batches, for the page and the watchdog: their times, and where one stands."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Handler = Callable[[Message[Any]], object]
 
 @dataclass
 class Handled:
-    """What a handler did with the bodies; each list is in their order.
+    """The results of a handler; each list is in the order of the bodies.
 
     Attributes
     ----------
