@@ -9,9 +9,7 @@ import pytest
 
 import acker.topology
 
-WITH_EXAMPLES = {
-    f"acker.topology.{name}" for name in ("column_hash", "definition", "dispatch", "drawing", "hashing", "tuples")
-}
+MODULES = sorted(f"acker.topology.{module.name}" for module in pkgutil.iter_modules(acker.topology.__path__))
 
 
 @pytest.mark.parametrize("name", MODULES)
