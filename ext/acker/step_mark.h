@@ -24,8 +24,8 @@ struct StepMark {
     }
 };
 
-// A wait ends after so many looks in a row without a step. Executors pause between steps all the time, and whoever waits
-// takes the GIL from them when the wait ends.
+// A wait ends after so many looks in a row without a step. Executors pause between steps all the time, and the end of a
+// wait takes the GIL from them.
 constexpr int IDLE_LOOKS = 4;
 
 // Looks every `secs` until a step goes on that did so at the look before, or something was done between steps: true.
