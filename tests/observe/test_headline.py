@@ -9,7 +9,7 @@ import pytest
 from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
 from acker.observe.failures import Failure, ReasonGroup
-from acker.observe.headline import Away, LastBatch, Letters, Limit, RunningJob, Situation, headline, stuck_ms
+from acker.observe.headline import Away, GivenUp, LastBatch, Limit, RunningJob, Situation, headline, stuck_ms
 from acker.observe.holders import Holder
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
@@ -161,15 +161,15 @@ def test_a_source_that_cannot_be_reached_is_told_first() -> None:
 def test_failures_are_told_with_their_rate_and_the_most_frequent_reason() -> None:
     some = told(failed=4, acked=8, failed_a_second=0.4, why=LOST)
     assert some == ("fair", f"Failing: 4 of 12 trees in the last seconds, 0.4 a second, 3 of them: {PAY}.")
-    most = told(failed=3, acked=1, why=LOST, letters=Letters(2))
+    most = told(failed=3, acked=1, why=LOST, letters=GivenUp(2))
     assert most == ("bad", f"Failing: 3 of 4 trees in the last seconds: {PAY}. 2 dead letters so far.")
     assert told(failed=1, acked=1)[1] == "Failing: 1 of 2 trees in the last seconds."
 
 
 def test_dead_letters_are_told_with_the_most_frequent_reason_while_they_are_news() -> None:
-    letters = Letters(12, 61_000, LOST)
+    letters = GivenUp(12, 61_000, LOST)
     assert told(letters=letters) == ("fair", f"12 dead letters, 3 of them: {PAY}; the last one 61.0 s ago.")
-    assert told(letters=Letters(1, 5, group(1, component=None)))[1].startswith("1 dead letter: LookupError: no sofa")
+    assert told(letters=GivenUp(1, 5, group(1, component=None)))[1].startswith("1 dead letter: LookupError: no sofa")
     assert told(letters=letters._replace(ago_ms=601_000))[0] == "good"
 
 
@@ -235,7 +235,7 @@ def test_a_run_that_has_stopped_says_how_it_ended_and_then_what_went_wrong() -> 
     ended = Situation("stopped", outcome="elapsed", lost=5, why=LOST)
     text = f"Finished: the time was up. 5 trees were not acked, 3 of them: {PAY}."
     assert headline(ended) == {"tone": "fair", "text": text}
-    given_up = ended._replace(letters=Letters(925, 5_000_000, LOST))
+    given_up = ended._replace(letters=GivenUp(925, 5_000_000, LOST))
     assert headline(given_up)["text"] == f"Finished: the time was up. 925 dead letters, 3 of them: {PAY}."
     assert headline(ended._replace(error="ValueError: no"))["text"].startswith(
         "Stopped with an error: ValueError: no. 5"
@@ -244,7 +244,7 @@ def test_a_run_that_has_stopped_says_how_it_ended_and_then_what_went_wrong() -> 
 
 
 def test_what_hangs_is_told_before_all_that_follows_from_it() -> None:
-    facts = {"too_short": TooShort(20, 10.0, 5.0, 60, 40), "limit": Limit(3, 3), "failed": 4, "letters": Letters(2)}
+    facts = {"too_short": TooShort(20, 10.0, 5.0, 60, 40), "limit": Limit(3, 3), "failed": 4, "letters": GivenUp(2)}
     assert told(hung=[HANGS], stuck=4, oldest_ms=9_000, **facts)[1].startswith("packer_0 hangs")
 
 

@@ -18,7 +18,7 @@ from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
 from acker.observe.calls import Busy, UserCall, hangs
 from acker.observe.failures import is_named, shortened, shown_id
-from acker.observe.headline import Away, Letters, Limit, Situation, headline, stuck_ms
+from acker.observe.headline import Away, GivenUp, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
 from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, chart, latency_chart, open_tree_row, reading, tile
@@ -157,7 +157,7 @@ class ConsumerView:
             too_short=self._too_short(stats),
             limit=self._limit(stats, len(attempts), busy),
             lost=stats.failed + stats.timed_out,
-            letters=Letters.of(stats.dead_letters, self._failures),
+            letters=GivenUp.of(stats.dead_letters, self._failures),
             error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=_age_ms(oldest[0]) if oldest else None,

@@ -81,7 +81,7 @@ class Limit(NamedTuple):
         return bool(self.pending_max) and self.pending >= _NEARLY * self.pending_max
 
 
-class Letters(NamedTuple):
+class GivenUp(NamedTuple):
     """The dead letters since the start: how many, how long ago the last one was given up, and the most frequent reason.
 
     Attributes
@@ -96,7 +96,7 @@ class Letters(NamedTuple):
     why: ReasonGroup | None = None
 
     @classmethod
-    def of(cls, total: int, log: FailureLog) -> Letters | None:
+    def of(cls, total: int, log: FailureLog) -> GivenUp | None:
         """Return those of a log, of `total` ones in all; None if there are none."""
         if not total:
             return None
@@ -160,7 +160,7 @@ class Situation(NamedTuple):
         The most frequent reason lately; in a runtime that has stopped, since the start.
     lost : int
         Trees that were not acked since the start.
-    letters : Letters or None
+    letters : GivenUp or None
     away : Away or None
         The source that cannot be reached, if one cannot.
     limit : Limit or None
@@ -198,7 +198,7 @@ class Situation(NamedTuple):
     failed_a_second: float | None = None
     why: ReasonGroup | None = None
     lost: int = 0
-    letters: Letters | None = None
+    letters: GivenUp | None = None
     away: Away | None = None
     limit: Limit | None = None
     too_short: TooShort | None = None
@@ -389,11 +389,11 @@ def _letters(now: Situation) -> tuple[str, str] | None:
     return "fair", f"{_told_letters(now.letters)}; {ago}."
 
 
-def _told_letters(letters: Letters) -> str:
+def _told_letters(letters: GivenUp) -> str:
     return f"{_letter_count(letters)}{_mostly(letters.why, letters.total)}"
 
 
-def _letter_count(letters: Letters) -> str:
+def _letter_count(letters: GivenUp) -> str:
     return "1 dead letter" if letters.total == 1 else f"{letters.total:,} dead letters"
 
 

@@ -15,7 +15,7 @@ from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall, hangs
 from acker.observe.failures import FailureLog, shown_id
-from acker.observe.headline import Away, Letters, Situation, headline, stuck_ms
+from acker.observe.headline import Away, GivenUp, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
@@ -141,7 +141,7 @@ class RuntimeView:
             holders=() if oldest is None else oldest[1],
             pending=totals["pending"],
             lost=sum(totals[name] for name in ("failed", "timed_out", "rejected")),
-            letters=Letters.of(totals["dead_letters"], self._failures),
+            letters=GivenUp.of(totals["dead_letters"], self._failures),
             job=self._runtime.find_job(self._runtime.clock.now_ns()),
         )
 
