@@ -1,15 +1,12 @@
-"""Celery with real workers over a real Redis: trees end with their last task, and fail with whatever ends one."""
+"""Celery with real workers and brokers: the kit for task queues, and what only Celery has."""
 
 import contextlib
 import importlib
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
 import uuid
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 
@@ -18,58 +15,107 @@ from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeState
 from acker.connectors import Consumer
 from acker.remote import tree
 from acker.testing.connectors import MemoryBroker, MemorySource
-
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECS = 60.0
+from acker.testing.remote import Notes, Plan, QueueContract, QueueHarness
 
 
-class Shop:
-    """The app, in this process, and workers of it."""
+class Shop(QueueHarness):
+    """The app, in this process, and a worker of it."""
 
-    def __init__(self, url, folder):
-        os.environ["ACKER_SHOP_REDIS"] = url
-        os.environ["ACKER_SHOP_QUEUE"] = f"shop-{uuid.uuid4().hex[:8]}"
+    ready = " ready."
+    pool = "prefork"
+    runs_one_job = True
+    after_process_kill = "fails"
+
+    def __init__(self, folder, redis, broker=None):
+        super().__init__(folder)
+        self._redis = redis
+        os.environ["ACKER_SHOP_REDIS"] = redis.url
+        os.environ["ACKER_SHOP_BROKER"] = (broker or redis).url
+        os.environ["ACKER_SHOP_QUEUE"] = self.queue = f"shop-{uuid.uuid4().hex[:8]}"
+        self.environ = {name: value for name, value in os.environ.items() if name.startswith("ACKER_SHOP_")}
         sys.modules.pop("tests.remote.celery_shop", None)
         self.tasks = importlib.import_module("tests.remote.celery_shop")
-        self.log = folder / "worker.log"
+        self.app = self.tasks.app
+        self.client = self.tasks.client
 
-    def __getattr__(self, name):
-        return getattr(self.tasks, name)
+    @property
+    def replies(self):
+        return self.tasks.replies
+
+    def command(self):
+        command = [sys.executable, "-m", "celery", "-A", "tests.remote.celery_shop", "worker", f"--pool={self.pool}"]
+        return [*command, "--concurrency=4", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
+
+    def send(self, plan):
+        self.tasks.work.delay(plan)
+
+    def send_with_token(self, plan, token):
+        self.tasks.work.apply_async((plan,), headers={"acker": token})
+
+    def send_with_retries(self, plan, retries):
+        self.tasks.retried.delay(plan, retries)
+
+    def send_later(self, plan, secs):
+        self.tasks.work.apply_async((plan,), countdown=secs)
+
+    def send_expired(self, plan):
+        self.tasks.work.apply_async((plan,), expires=-1)
+
+    def send_revoked(self, plan):
+        name = uuid.uuid4().hex
+        self.app.control.revoke(name, reply=True, timeout=self.patience_secs, limit=1)
+        self.tasks.work.apply_async((plan,), task_id=name)
+
+    def send_unknown(self, plan):
+        self.app.signature("sofa", (plan,)).apply_async()
+
+    def send_with_time_limit(self, plan, secs):
+        self.tasks.work.apply_async((plan,), time_limit=secs)
+
+    def send_lost(self, plan):
+        self.tasks.work.apply_async((plan,), queue=f"{self.queue}-without-worker")
 
     @contextlib.contextmanager
-    def worker(self, pool="prefork", size=2, **environ):
-        """Run a worker in a session of its own, which a test may kill."""
-        command = [sys.executable, "-m", "celery", "-A", "tests.remote.celery_shop", "worker", f"--pool={pool}"]
-        command += [f"--concurrency={size}", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
-        with self.log.open("wb") as log:
-            worker = subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True, env=os.environ | environ
-            )
+    def replies_away(self):
+        self._redis.pause()
         try:
-            self.until(lambda: worker.poll() is not None or b" ready." in self.log.read_bytes())
-            yield worker
+            yield
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+            self._redis.resume()
 
-    def until(self, condition):
-        pause, end = threading.Event(), time.monotonic() + PATIENCE_SECS
-        while not condition():
-            assert time.monotonic() < end, self.log.read_text()
-            pause.wait(0.02)
+    def forget_replies(self):
+        self.client.delete(*self.client.keys(f"{self.queue}:replies:*"))
+
+    def kill_worker(self):
+        super().kill_worker()
+        # What it had is old enough for the next worker, so that no test waits for a visibility timeout.
+        for tag in self.client.zrange("unacked_index", 0, -1):
+            self.client.zadd("unacked_index", {tag: 0}, xx=True)
+
+    def close(self):
+        super().close()
+        self.client.close()
+        self.app.close()
+
+    @contextlib.contextmanager
+    def worker(self, **environ):
+        self.start_worker(**environ)
+        try:
+            yield
+        finally:
+            self.kill_worker()
 
     @property
     def done(self):
-        """What has been done."""
-        return sorted(text.decode() for text in self.client.lrange(f"{self.QUEUE}:done", 0, -1))
+        """What the tasks of the shop have done."""
+        return sorted(text.decode() for text in self.client.lrange(f"{self.queue}:done", 0, -1))
 
     def run(self, task, *args, **options):
         """Run a task as a tree, and return what was done at its end."""
-        self.client.delete(f"{self.QUEUE}:done")
+        self.client.delete(f"{self.queue}:done")
         with tree(self.replies) as jobs:
             task.apply_async(args, **options)
-        jobs.wait(PATIENCE_SECS)
+        jobs.wait(self.patience_secs)
         return self.done
 
     def failure(self, task, *args, **options):
@@ -78,45 +124,115 @@ class Shop:
         return str(caught.value)
 
 
+class ThreadsShop(Shop):
+    pool = "threads"
+    runs_one_job = False
+    after_exit = after_process_kill = None
+    send_with_time_limit = QueueHarness.send_with_time_limit  # the pool has none
+
+
+class SoloShop(ThreadsShop):
+    pool = "solo"
+    runs_one_job = True
+
+
+class GeventShop(ThreadsShop):
+    pool = "gevent"
+    # Kombu's loop for this pool looks for tasks of killed workers only when its `BRPOP` does not end first.
+    after_worker_kill = None
+
+
 @contextlib.contextmanager
-def opened(url, folder):
-    shop = Shop(url, folder)
-    yield shop
-    shop.replies.close()
-    shop.client.close()
-    shop.app.close()
+def opened(kind, folder, *servers):
+    shop = kind(folder, *servers)
+    try:
+        yield shop
+    finally:
+        shop.close()
 
 
 @pytest.fixture(scope="module")
 def shop(redis, tmp_path_factory):
-    with opened(redis.url, tmp_path_factory.mktemp("shop")) as shop:
+    with opened(Shop, tmp_path_factory.mktemp("shop"), redis) as shop:
+        shop.start_worker()
         yield shop
 
 
 @pytest.fixture
 def own_shop(redis, tmp_path):
     """A shop whose workers a test runs itself."""
-    with opened(redis.url, tmp_path) as shop:
+    with opened(Shop, tmp_path, redis) as shop:
         yield shop
 
 
-@pytest.fixture(scope="module")
-def worker(shop):
-    with shop.worker() as worker:
-        yield worker
-
-
 pytestmark = pytest.mark.leaves_behind("a worker of Celery and its connections belong to the module")
+
+
+class TestCelery(QueueContract):
+    # Below is a quick test of that.
+    test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree = pytest.mark.slow(
+        QueueContract.test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree
+    )
+
+    @pytest.fixture(autouse=True)
+    def use(self, shop):
+        self.shop = shop
+
+    def harness(self):
+        return self.shop
+
+
+@pytest.fixture(scope="class")
+def other_shop(request, redis, tmp_path_factory):
+    with opened(request.cls.kind, tmp_path_factory.mktemp("shop"), redis, *request.cls.brokers(request)) as shop:
+        shop.start_worker()
+        yield shop
+
+
+class OtherShops(QueueContract):
+    @pytest.fixture(autouse=True)
+    def use(self, other_shop):
+        self.shop = other_shop
+
+    def harness(self):
+        return self.shop
+
+    @staticmethod
+    def brokers(request):
+        return []
+
+
+@pytest.mark.slow
+class TestThreads(OtherShops):
+    kind = ThreadsShop
+
+
+@pytest.mark.slow
+class TestSolo(OtherShops):
+    kind = SoloShop
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
+class TestGevent(OtherShops):
+    kind = GeventShop
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rabbitmq")
+class TestRabbitMQ(OtherShops):
+    kind = Shop
+
+    @staticmethod
+    def brokers(request):
+        return [request.getfixturevalue("rabbitmq")]
+
 
 THREE = ["post 0", "post 1", "post 2"]
 
 
 def packed(text):
     return [f"pack {text}", f"post {text} 0", f"post {text} 1"]
-
-
-def test_a_tree_ends_with_the_last_grandchild(shop, worker):
-    assert shop.run(shop.split) == sorted([*packed("0"), *packed("1"), *packed("2"), "split"])
 
 
 @pytest.mark.parametrize(
@@ -129,163 +245,85 @@ def test_a_tree_ends_with_the_last_grandchild(shop, worker):
         ("link", ["post 0", *packed("linked")]),
     ],
 )
-def test_what_a_canvas_sends_is_awaited(shop, worker, kind, done):
-    assert shop.run(shop.canvas, kind) == sorted([*done, "canvas"])
+def test_what_a_canvas_sends_is_awaited(shop, kind, done):
+    assert shop.run(shop.tasks.canvas, kind) == sorted([*done, "canvas"])
 
 
 @pytest.mark.parametrize(
     ("kind", "done"), [("task", packed("in its place")), ("group", ["post 0", *packed("1")])], ids=["task", "group"]
 )
-def test_a_task_in_the_place_of_another_is_awaited(shop, worker, kind, done):
-    assert shop.run(shop.replaced, kind) == sorted([*done, "replaced"])
+def test_a_task_in_the_place_of_another_is_awaited(shop, kind, done):
+    assert shop.run(shop.tasks.replaced, kind) == sorted([*done, "replaced"])
 
 
-def test_a_retry_is_awaited_and_so_is_what_the_run_before_it_sent(shop, worker):
-    tries = [text for number in range(3) for text in [f"try {number}", *packed(f"of try {number}")]]
-    assert shop.run(shop.retried, 2) == sorted(tries)
+@pytest.mark.parametrize(("kind", "reason"), [("rejects", "ends: Reject: "), ("ignores", "ends: Ignore: not now")])
+def test_a_task_that_is_rejected_or_ignored_fails_the_tree(shop, kind, reason):
+    assert reason in shop.failure(shop.tasks.ends, kind)
 
 
-def test_a_task_for_later_is_awaited_and_a_detached_one_is_not(shop, worker):
-    assert shop.run(shop.later) == ["post later"]
-    shop.run(shop.untracked_send)
-    shop.until(lambda: "detached" in shop.done)
+def test_a_soft_time_limit_fails_the_tree(shop):
+    plan = Plan(str(shop.folder), "soft", ends="hangs").text
+    assert "work: SoftTimeLimitExceeded: " in shop.failure(shop.tasks.work, plan, soft_time_limit=1)
 
 
-def test_a_thread_of_the_only_task_sends_for_it(shop, worker):
-    assert shop.run(shop.in_a_thread) == packed("of a thread")
-
-
-@pytest.mark.parametrize(
-    ("kind", "error"), [("with its context", "TupleStateError"), ("without it", "UnattributedError")]
-)
-def test_a_thread_that_outlives_its_task_sends_nothing_and_is_told(shop, worker, kind, error):
-    assert shop.run(shop.outlived, kind) == []
-    shop.client.rpush(f"{shop.QUEUE}:outlived", "go")
-    shop.until(lambda: shop.done == [f"refused: {error}"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("raises", "ends: ValueError: no lamp"),
-        ("rejects", "ends: Reject: "),
-        ("ignores", "ends: Ignore: not now"),
-        ("is killed", "ends: WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL)"),
-        ("exits", "ends: WorkerLostError: "),
-    ],
-)
-def test_a_task_that_ends_otherwise_fails_the_tree_at_once(shop, worker, kind, reason):
-    assert reason in shop.failure(shop.ends, kind)
-
-
-def test_a_task_that_runs_into_its_time_limit_fails_the_tree(shop, worker):
-    assert "ends: TimeLimitExceeded: TimeLimitExceeded(1" in shop.failure(shop.ends, "hangs", time_limit=1)
-    assert "ends: SoftTimeLimitExceeded: " in shop.failure(shop.ends, "hangs", soft_time_limit=1)
-
-
-def test_a_task_that_uses_up_its_retries_fails_the_tree(shop, worker):
-    assert "retried: ValueError: no lamp" in shop.failure(shop.retried, 9)
-
-
-def test_a_task_that_expires_or_is_revoked_or_unknown_fails_the_tree(shop, worker):
-    assert "post: it expired before it ran" in shop.failure(shop.post, expires=-1)
-    shop.app.control.revoke("wanted", reply=True, timeout=PATIENCE_SECS, limit=1)
-    assert "post: it was revoked" in shop.failure(shop.post, task_id="wanted")
+def test_reasons_say_how_a_task_ended_that_did_not_run_to_its_end(shop):
+    killed = Plan(str(shop.folder), "killed", ends="is killed").text
+    assert "work: WorkerLostError: Worker exited prematurely: signal 9" in shop.failure(shop.tasks.work, killed)
+    assert "post: it expired before it ran" in shop.failure(shop.tasks.post, expires=-1)
     assert "sofa: the worker knows no task of this name" in shop.failure(shop.app.signature("sofa"))
 
 
-def test_a_send_that_raises_and_is_swallowed_fails_the_tree(shop, worker):
-    assert "swallows: the send of tests.remote.celery_shop.post raised EncodeError" in shop.failure(shop.swallows)
-
-
-def test_a_run_that_was_put_back_does_not_count(shop, worker):
-    done = shop.run(shop.requeued)
+def test_a_run_that_was_put_back_does_not_count(shop):
+    done = shop.run(shop.tasks.requeued)
     assert set(packed("of a run that counts")) <= set(done)
 
 
-def test_a_task_that_the_main_process_sends_again_is_awaited(shop, worker):
-    assert set(packed("of a run that counts")) <= set(shop.run(shop.lost_once))
+def test_a_task_that_the_main_process_sends_again_is_awaited(shop):
+    assert set(packed("of a run that counts")) <= set(shop.run(shop.tasks.lost_once))
 
 
-def test_a_send_for_no_message_is_logged_where_others_are_for_one(shop, worker, caplog):
-    shop.run(shop.post)
-    thread = threading.Thread(target=shop.post.delay, args=("stray",), name="stray")
+def test_a_send_for_no_message_is_logged_where_others_are_for_one(shop, caplog):
+    shop.run(shop.tasks.post)
+    thread = threading.Thread(target=shop.tasks.post.delay, args=("stray",), name="stray")
     thread.start()
     thread.join()
     assert "celery_shop.post is sent by stray for no message, so none waits for it" in caplog.text
-    shop.until(lambda: "stray" in shop.done)
+    shop.wait_until(lambda: "stray" in shop.done)
 
 
 def test_a_worker_may_send_what_nobody_awaits(own_shop):
+    notes = Notes(own_shop.folder)
+    child = Plan(str(own_shop.folder), "child")
     with own_shop.worker(ACKER_SHOP_UNATTRIBUTED="ignore"):
-        own_shop.run(own_shop.outlived, "without it")
-        own_shop.client.rpush(f"{own_shop.QUEUE}:outlived", "go")
-        own_shop.until(lambda: "too late" in own_shop.done)
+        own_shop.run(own_shop.tasks.work, Plan(str(own_shop.folder), "job", [child], sends_in="late thread").text)
+        notes.open("late job")
+        own_shop.wait_until(lambda: notes.done["child"])
 
 
-def test_a_token_that_is_none_lets_the_task_run_and_logs_an_error(shop, worker):
-    def seen():
-        return [text for text in shop.done if "current" in text]
-
-    shop.who.apply_async(headers={"acker": "a1.nonsense"})
-    shop.until(lambda: len(seen()) == 1)
-    assert "and no message waits for it: this is no token" in shop.log.read_text()
-    shop.who.apply_async(headers={"acker": "a2." + "A" * 44})
-    shop.until(lambda: len(seen()) == 2)
-    assert all("_Detached" in text for text in seen())
-
-
-def test_a_message_of_a_consumer_is_acked_after_the_last_task(shop, worker):
-    broker, acked_when = MemoryBroker(), []
-    broker.publish([b"3"])
-    shop.client.delete(f"{shop.QUEUE}:done")
-
-    def handle(message):
-        shop.split.delay(int(message.value))
-        message.on_done(lambda: acked_when.extend(shop.done))
-
-    assert Consumer(MemorySource(broker), replies=shop.replies).run(handle, threads=1, until="empty").acked == 1
-    assert {*packed("0"), *packed("1"), *packed("2"), "split"} <= set(acked_when)
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_other_pools_await_the_same(own_shop, pool):
-    with own_shop.worker(pool, 4):
-        trees = []
-        for _ in range(5):
-            with tree(own_shop.replies) as jobs:
-                own_shop.split.delay()
-            trees.append(jobs)
-        for jobs in trees:
-            jobs.wait(PATIENCE_SECS)
-        assert own_shop.run(own_shop.retried, 1) == sorted(["try 0", *packed("of try 0"), "try 1", *packed("of try 1")])
-        assert "ends: ValueError: no lamp" in own_shop.failure(own_shop.ends, "raises")
-
-
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills):
     """All processes of a worker are killed again and again; Celery's queue delivers what they had once more."""
     broker, early = MemoryBroker(), []
     count = 6 * kills
     broker.publish(b"%d" % number for number in range(count))
-    own_shop.client.delete(f"{own_shop.QUEUE}:done")
+    own_shop.client.delete(f"{own_shop.queue}:done")
 
     def check(order):
         missing = {f"post {order} {number}" for number in range(2)} - set(own_shop.done)
         early.extend([(order, missing)] if missing else [])
 
     def handle(message):
-        own_shop.pack.delay(message.value.decode())
+        own_shop.tasks.pack.delay(message.value.decode())
         message.on_done(check, message.value.decode())
 
     consumer = Consumer(MemorySource(broker), replies=own_shop.replies, timeout_secs=40, backoff_secs=0.01)
     owner = threading.Thread(target=consumer.run, args=(handle,), kwargs={"threads": 2, "until": "empty"})
     owner.start()
     for number in range(kills):
-        with own_shop.worker(ACKER_SHOP_VISIBILITY="4"):
-            own_shop.until(lambda more=3 * number + 1: len(own_shop.done) > more)
-    with own_shop.worker(ACKER_SHOP_VISIBILITY="4"):
-        own_shop.until(lambda: not owner.is_alive())
+        with own_shop.worker():
+            own_shop.wait_until(lambda more=3 * number + 1: len(own_shop.done) > more)
+    with own_shop.worker():
+        own_shop.wait_until(lambda: not owner.is_alive())
     owner.join()
     assert early == []
     assert sorted(broker.acked) == sorted({b"%d" % number for number in range(count)})
@@ -294,11 +332,11 @@ def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills)
 @pytest.mark.slow
 def test_no_task_counts_as_done_that_a_kill_of_the_server_has_lost(own_shop, redis):
     """Redis has the tasks and the reports here, and keeps both; but Celery takes a task before it notes that."""
-    with own_shop.worker(ACKER_SHOP_VISIBILITY="4"):
-        own_shop.client.delete(f"{own_shop.QUEUE}:done")
+    with own_shop.worker():
+        own_shop.client.delete(f"{own_shop.queue}:done")
         with tree(own_shop.replies) as jobs:
             for number in range(20):
-                own_shop.pack.delay(str(number))
+                own_shop.tasks.pack.delay(str(number))
         redis.kill()
         redis.start()
         try:

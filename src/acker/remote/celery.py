@@ -228,10 +228,10 @@ class _Sender:
         self._quiet = Quiet()
 
     def __call__(self, producer: Any, name: str, message: Any, **options: Any) -> Any:
-        part = self._part(name)
         # Those of a retry have the token of the task that it repeats.
         headers = dict(options.pop("headers", None) or {})
         old = headers.pop(_HEADER, message.headers.pop(_HEADER, None))
+        part = self._part(name, is_awaited=old is not None)
         if part is None:
             token = old  # of a message that Celery sends once more, as when a pool process was lost
         elif part is DETACHED:
@@ -252,9 +252,10 @@ class _Sender:
             raise
         return sent
 
-    def _part(self, name: str) -> Part | None:
+    def _part(self, name: str, *, is_awaited: bool) -> Part | None:
         part = current()
-        if part is None and self._has_minted and not self._runs.has_run and self._quiet.may_log():
+        is_stray = part is None and not is_awaited and self._has_minted and not self._runs.has_run
+        if is_stray and self._quiet.may_log():
             log.warning(
                 "%s is sent by %s for no message, so none waits for it. If it works for one, let it do so by"
                 " message.submit or contextvars.copy_context().run; else use a block of acker.remote.detached()",
