@@ -72,7 +72,8 @@ NEED_CLIENTS = [
 ]
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
-collect_ignore_glob += [] if find_spec("celery") else ["remote/test_celery*.py"]
+QUEUES = [name for name in ("celery", "dramatiq") if not find_spec(name)]
+collect_ignore_glob += [f"remote/test_{name}*.py" for name in QUEUES]
 
 # The live page needs a server, and its tests in a browser a driver.
 collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/page/test_live_view.py"]

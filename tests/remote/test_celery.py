@@ -15,7 +15,7 @@ from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeState
 from acker.connectors import Consumer
 from acker.remote import tree
 from acker.testing.connectors import MemoryBroker, MemorySource
-from acker.testing.remote import Notes, Plan, QueueContract, QueueHarness
+from acker.testing.remote import JobNotes, JobPlan, QueueContract, QueueHarness
 
 
 class Shop(QueueHarness):
@@ -212,10 +212,11 @@ class TestSolo(OtherShops):
     kind = SoloShop
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
-class TestGevent(OtherShops):
-    kind = GeventShop
+if find_spec("gevent"):
+
+    @pytest.mark.slow
+    class TestGevent(OtherShops):
+        kind = GeventShop
 
 
 @pytest.mark.slow
@@ -262,12 +263,12 @@ def test_a_task_that_is_rejected_or_ignored_fails_the_tree(shop, kind, reason):
 
 
 def test_a_soft_time_limit_fails_the_tree(shop):
-    plan = Plan(str(shop.folder), "soft", ends="hangs").text
+    plan = JobPlan(str(shop.folder), "soft", ends="hangs").text
     assert "work: SoftTimeLimitExceeded: " in shop.failure(shop.tasks.work, plan, soft_time_limit=1)
 
 
 def test_reasons_say_how_a_task_ended_that_did_not_run_to_its_end(shop):
-    killed = Plan(str(shop.folder), "killed", ends="is killed").text
+    killed = JobPlan(str(shop.folder), "killed", ends="is killed").text
     assert "work: WorkerLostError: Worker exited prematurely: signal 9" in shop.failure(shop.tasks.work, killed)
     assert "post: it expired before it ran" in shop.failure(shop.tasks.post, expires=-1)
     assert "sofa: the worker knows no task of this name" in shop.failure(shop.app.signature("sofa"))
@@ -292,10 +293,10 @@ def test_a_send_for_no_message_is_logged_where_others_are_for_one(shop, caplog):
 
 
 def test_a_worker_may_send_what_nobody_awaits(own_shop):
-    notes = Notes(own_shop.folder)
-    child = Plan(str(own_shop.folder), "child")
+    notes = JobNotes(own_shop.folder)
+    child = JobPlan(str(own_shop.folder), "child")
     with own_shop.worker(ACKER_SHOP_UNATTRIBUTED="ignore"):
-        own_shop.run(own_shop.tasks.work, Plan(str(own_shop.folder), "job", [child], sends_in="late thread").text)
+        own_shop.run(own_shop.tasks.work, JobPlan(str(own_shop.folder), "job", [child], sends_in="late thread").text)
         notes.open("late job")
         own_shop.wait_until(lambda: notes.done["child"])
 

@@ -39,7 +39,7 @@ NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 # Task queues, which only their own modules of acker.remote import.
-QUEUES = {"celery"}
+QUEUES = {"celery", "dramatiq"}
 # What the live page runs on.
 SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}

@@ -22,7 +22,7 @@ class QueueHarness(abc.ABC):
     """A queue, its integration in this process, and real workers in others; for any number of scenarios.
 
     The workers' job is `perform`. `replies`, `command` and `send` are needed. Each further method makes more scenarios
-    applicable; those that need a missing one raise `NotApplicable` with its name.
+    applicable; those that need a missing one raise `acker.testing.connectors.NotApplicable` with its name.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class QueueHarness(abc.ABC):
 
     @property
     def log(self) -> str:
-        """What the workers have logged."""
+        """All that the workers have logged."""
         logs = [self.folder / f"worker-{number}.log" for number in range(1, self._workers + 1)]
         return "".join(path.read_text(errors="replace") for path in logs)
 

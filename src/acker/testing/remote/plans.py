@@ -21,8 +21,8 @@ _HANG_SECS: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What one job does.
+class JobPlan:
+    """The work of one job.
 
     Attributes
     ----------
@@ -30,15 +30,15 @@ class Plan:
         Where it notes that it has begun, what it was refused, and that it is done.
     name : str
         In its notes. The part ``{run}`` becomes the number of the run that sends it.
-    sends : sequence of Plan
+    sends : sequence of JobPlan
         The jobs that it sends, before it waits and ends.
     sends_in : str
         ``"job"``: as usual; ``"thread"``: in a thread that it waits for; ``"late thread"``: in a thread that goes on
-        when the job has ended, and sends when `Notes.open` lets it; ``"late context"``: the same, with the context of
-        the job; ``"detached"``: in a block of `acker.remote.detached`; ``"vain"``: it sends what no queue can carry,
+        when the job has ended, and sends when `JobNotes.open` lets it; ``"late context"``: the same, with the context
+        of the job; ``"detached"``: in a block of `acker.remote.detached`; ``"vain"``: it sends what no queue can carry,
         and goes on when that raises.
     waits : bool
-        Whether it waits until `Notes.open` lets it end.
+        Whether it waits until `JobNotes.open` lets it end.
     ends : str
         ``"returns"``, ``"raises"``, ``"exits"``, ``"is killed"`` or ``"hangs"``.
     fails : int
@@ -47,7 +47,7 @@ class Plan:
 
     folder: str
     name: str
-    sends: Sequence[Plan] = ()
+    sends: Sequence[JobPlan] = ()
     sends_in: str = "job"
     waits: bool = False
     ends: str = "returns"
@@ -68,8 +68,8 @@ class Plan:
         return cls(**{**fields, "sends": [cls._from_dict(each) for each in fields["sends"]]})
 
 
-class Notes:
-    """What jobs of all processes have noted in a folder, and whom of them a test lets go on.
+class JobNotes:
+    """The notes of jobs of all processes in a folder, and which jobs a test lets go on.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ def perform(text: str, send: Callable[[Any], object]) -> None:
     ... def work(text):
     ...     perform(text, work.delay)
     """
-    plan = Plan.read(text)
-    notes = Notes(plan.folder)
+    plan = JobPlan.read(text)
+    notes = JobNotes(plan.folder)
     run = notes.add("begun", plan.name)
     _SENDS[plan.sends_in](plan, notes, lambda: _send_all(plan, run, send), send)
     if plan.waits:
@@ -146,10 +146,10 @@ def perform(text: str, send: Callable[[Any], object]) -> None:
     notes.add("done", plan.name)
 
 
-def _send_all(plan: Plan, run: int, send: Callable[[Any], object]) -> None:
+def _send_all(plan: JobPlan, run: int, send: Callable[[Any], object]) -> None:
     for each in plan.sends:
         name = each.name.replace("{run}", str(run))
-        send(Plan(**{**vars(each), "name": name}).text)
+        send(JobPlan(**{**vars(each), "name": name}).text)
 
 
 def _end(how: str) -> None:
@@ -160,57 +160,59 @@ def _end(how: str) -> None:
     if how == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hangs":
-        time.sleep(_HANG_SECS)
+        end = time.monotonic() + _HANG_SECS
+        while time.monotonic() < end:
+            time.sleep(_LOOK_SECS)  # short, as some queues can end Python code only
 
 
 _Work = Callable[[], None]
 _Send = Callable[[Any], object]
 
 
-def _in_job(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _in_job(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     work()
 
 
-def _in_thread(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _in_thread(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     thread = threading.Thread(target=_noting, args=(plan, notes, work))
     thread.start()
     thread.join()
 
 
-def _in_late_thread(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _in_late_thread(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     threading.Thread(target=_late, args=(plan, notes, work)).start()
 
 
-def _in_late_context(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _in_late_context(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(_late, plan, notes, work)).start()
 
 
-def _detached(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _detached(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     with detached():
         work()
 
 
-def _in_vain(plan: Plan, notes: Notes, work: _Work, send: _Send) -> None:
+def _in_vain(plan: JobPlan, notes: JobNotes, work: _Work, send: _Send) -> None:
     try:
         send(threading.Lock())  # neither JSON nor pickle has it
     except Exception as error:  # noqa: BLE001 - as careless code does
         notes.add("refused", type(error).__name__)
 
 
-def _late(plan: Plan, notes: Notes, work: _Work) -> None:
+def _late(plan: JobPlan, notes: JobNotes, work: _Work) -> None:
     notes.wait_for(f"late {plan.name}")
     _noting(plan, notes, work)
 
 
-def _noting(plan: Plan, notes: Notes, work: _Work) -> None:
+def _noting(plan: JobPlan, notes: JobNotes, work: _Work) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the scenario looks which one
         notes.add("refused", type(error).__name__)
 
 
-_SENDS: Final[dict[str, Callable[[Plan, Notes, _Work, _Send], None]]] = {
+_SENDS: Final[dict[str, Callable[[JobPlan, JobNotes, _Work, _Send], None]]] = {
     "job": _in_job,
     "thread": _in_thread,
     "late thread": _in_late_thread,

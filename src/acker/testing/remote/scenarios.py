@@ -18,7 +18,7 @@ from acker.testing.connectors.harness import NotApplicable
 from acker.testing.connectors.publisher import MemoryPublisher
 from acker.testing.connectors.source import MemorySource
 from acker.testing.remote.harness import QueueHarness
-from acker.testing.remote.plans import Notes, Plan
+from acker.testing.remote.plans import JobNotes, JobPlan
 
 # Named after the promise that it tests. It raises AssertionError if the integration breaks the promise, and
 # NotApplicable if the queue or its harness lacks something that the scenario needs.
@@ -27,23 +27,23 @@ Scenario: TypeAlias = Callable[[QueueHarness], None]
 _SHORT_SECS: Final = 0.2
 
 
-class _Run:
+class _ScenarioRun:
     """The notes of one scenario, and the trees that it begins."""
 
     def __init__(self, harness: QueueHarness) -> None:
         self.harness = harness
         self.folder = tempfile.mkdtemp(dir=harness.folder)
-        self.notes = Notes(self.folder)
+        self.notes = JobNotes(self.folder)
 
-    def plan(self, name: str = "job", sends: Sequence[Plan] = (), **fields: Any) -> Plan:
-        return Plan(self.folder, name, sends, **fields)
+    def plan(self, name: str = "job", sends: Sequence[JobPlan] = (), **fields: Any) -> JobPlan:
+        return JobPlan(self.folder, name, sends, **fields)
 
-    def begin(self, plan: Plan, send: Callable[..., None] | None = None, *options: Any) -> JobTree:
+    def begin(self, plan: JobPlan, send: Callable[..., None] | None = None, *options: Any) -> JobTree:
         with tree(self.harness.replies) as jobs:
             (send or self.harness.send)(plan.text, *options)
         return jobs
 
-    def finish(self, plan: Plan, send: Callable[..., None] | None = None, *options: Any) -> Counter[str]:
+    def finish(self, plan: JobPlan, send: Callable[..., None] | None = None, *options: Any) -> Counter[str]:
         """Run a job as a tree; return what is done at its end."""
         jobs = self.begin(plan, send, *options)
         self.wait(jobs)
@@ -55,7 +55,7 @@ class _Run:
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{self.harness.log}") from error
 
-    def failure(self, plan: Plan, send: Callable[..., None] | None = None, *options: Any) -> str:
+    def failure(self, plan: JobPlan, send: Callable[..., None] | None = None, *options: Any) -> str:
         """Run a job whose tree has to fail at once; return the reason."""
         jobs = self.begin(plan, send, *options)
         try:
@@ -71,12 +71,12 @@ class _Run:
         self.harness.wait_until(lambda: self.has(kind, name))
 
 
-def _scenario(work: Callable[[_Run], None]) -> Scenario:
+def _scenario(work: Callable[[_ScenarioRun], None]) -> Scenario:
     """Return a scenario that begins with notes of its own, and leaves no job that waits."""
 
     @functools.wraps(work)
     def scenario(harness: QueueHarness) -> None:
-        run = _Run(harness)
+        run = _ScenarioRun(harness)
         try:
             work(run)
         finally:
@@ -86,7 +86,7 @@ def _scenario(work: Callable[[_Run], None]) -> Scenario:
 
 
 @_scenario
-def a_tree_ends_with_its_last_grandchild(run: _Run) -> None:
+def a_tree_ends_with_its_last_grandchild(run: _ScenarioRun) -> None:
     """Jobs that jobs send are awaited, at any depth and in any number."""
     posts = [[run.plan(f"post {pack} {number}") for number in range(3)] for pack in range(3)]
     packs = [run.plan(f"pack {number}", posts[number]) for number in range(3)]
@@ -95,7 +95,7 @@ def a_tree_ends_with_its_last_grandchild(run: _Run) -> None:
 
 
 @_scenario
-def a_tree_is_open_while_a_grandchild_runs(run: _Run) -> None:
+def a_tree_is_open_while_a_grandchild_runs(run: _ScenarioRun) -> None:
     """And names the job that it waits for, and the one that made it."""
     grandchild = run.plan("grandchild", waits=True)
     jobs = run.begin(run.plan("job", [run.plan("child", [grandchild])]))
@@ -110,7 +110,7 @@ def a_tree_is_open_while_a_grandchild_runs(run: _Run) -> None:
 
 
 @_scenario
-def a_message_is_acked_after_its_last_job(run: _Run) -> None:
+def a_message_is_acked_after_its_last_job(run: _ScenarioRun) -> None:
     """Its last step runs when all jobs are done, and before the ack."""
     broker, seen = MemoryBroker(), []
     broker.publish([b"order"])
@@ -125,7 +125,7 @@ def a_message_is_acked_after_its_last_job(run: _Run) -> None:
 
 
 @_scenario
-def a_message_whose_job_fails_is_tried_again_and_then_a_dead_letter(run: _Run) -> None:
+def a_message_whose_job_fails_is_tried_again_and_then_a_dead_letter(run: _ScenarioRun) -> None:
     """With the error of the job as the reason."""
     broker, letters = MemoryBroker(), MemoryPublisher()
     broker.publish([b"order"])
@@ -139,7 +139,7 @@ def a_message_whose_job_fails_is_tried_again_and_then_a_dead_letter(run: _Run) -
 
 
 @_scenario
-def a_job_that_is_delivered_twice_counts_once(run: _Run) -> None:
+def a_job_that_is_delivered_twice_counts_once(run: _ScenarioRun) -> None:
     """Whatever the second execution sends."""
     plan = run.plan("job", [run.plan("child of run {run}")])
     with tree(run.harness.replies) as jobs:
@@ -153,13 +153,13 @@ def a_job_that_is_delivered_twice_counts_once(run: _Run) -> None:
 
 
 @_scenario
-def a_job_for_later_is_awaited(run: _Run) -> None:
+def a_job_for_later_is_awaited(run: _ScenarioRun) -> None:
     """Until it has run."""
     assert run.finish(run.plan(), run.harness.send_later, 0.5) == Counter(["job"])
 
 
 @_scenario
-def a_detached_job_is_not_awaited(run: _Run) -> None:
+def a_detached_job_is_not_awaited(run: _ScenarioRun) -> None:
     """Nor does its failure fail the tree."""
     run.finish(run.plan("job", [run.plan("child", waits=True)], sends_in="detached"))
     assert not run.has("done", "child")
@@ -168,7 +168,7 @@ def a_detached_job_is_not_awaited(run: _Run) -> None:
 
 
 @_scenario
-def a_retry_is_awaited_and_so_is_what_the_runs_before_it_sent(run: _Run) -> None:
+def a_retry_is_awaited_and_so_is_what_the_runs_before_it_sent(run: _ScenarioRun) -> None:
     """A run that asks for a retry has an end like any other."""
     plan = run.plan("job", [run.plan("child of run {run}")], ends="raises", fails=2)
     done = run.finish(plan, run.harness.send_with_retries, 2)
@@ -176,45 +176,45 @@ def a_retry_is_awaited_and_so_is_what_the_runs_before_it_sent(run: _Run) -> None
 
 
 @_scenario
-def a_job_that_uses_up_its_retries_fails_the_tree(run: _Run) -> None:
+def a_job_that_uses_up_its_retries_fails_the_tree(run: _ScenarioRun) -> None:
     """With the error of the last run."""
     assert "ValueError: no lamp" in run.failure(run.plan(ends="raises"), run.harness.send_with_retries, 1)
     assert run.notes.counted("begun")["job"] == 2
 
 
 @_scenario
-def a_job_that_raises_fails_the_tree(run: _Run) -> None:
+def a_job_that_raises_fails_the_tree(run: _ScenarioRun) -> None:
     """At once, with its error; also if a job made it."""
     assert "ValueError: no lamp" in run.failure(run.plan("job", [run.plan("child", ends="raises")]))
 
 
 @_scenario
-def a_job_that_is_too_old_fails_the_tree(run: _Run) -> None:
+def a_job_that_is_too_old_fails_the_tree(run: _ScenarioRun) -> None:
     """It never ran."""
     assert run.failure(run.plan(), run.harness.send_expired)
     assert not run.has("begun", "job")
 
 
 @_scenario
-def a_job_that_is_revoked_fails_the_tree(run: _Run) -> None:
+def a_job_that_is_revoked_fails_the_tree(run: _ScenarioRun) -> None:
     """It never ran."""
     assert run.failure(run.plan(), run.harness.send_revoked)
     assert not run.has("begun", "job")
 
 
 @_scenario
-def a_job_that_no_worker_knows_fails_the_tree(run: _Run) -> None:
+def a_job_that_no_worker_knows_fails_the_tree(run: _ScenarioRun) -> None:
     """At once."""
     assert run.failure(run.plan(), run.harness.send_unknown)
 
 
 @_scenario
-def a_job_that_runs_into_its_time_limit_fails_the_tree(run: _Run) -> None:
+def a_job_that_runs_into_its_time_limit_fails_the_tree(run: _ScenarioRun) -> None:
     """At once."""
     assert "Time" in run.failure(run.plan(ends="hangs"), run.harness.send_with_time_limit, 1.0)
 
 
-def _ends_as(run: _Run, how: str | None, plan: Plan) -> None:
+def _ends_as(run: _ScenarioRun, how: str | None, plan: JobPlan) -> None:
     if how is None:
         raise NotApplicable("its harness says that neither happens")
     if how == "repeats":
@@ -225,21 +225,21 @@ def _ends_as(run: _Run, how: str | None, plan: Plan) -> None:
 
 
 @_scenario
-def a_job_that_exits_runs_again_or_fails_the_tree(run: _Run) -> None:
+def a_job_that_exits_runs_again_or_fails_the_tree(run: _ScenarioRun) -> None:
     """As the queue does; the tree knows, and no timeout is needed."""
     plan = run.plan("job", [run.plan("child of run {run}")], ends="exits", fails=1)
     _ends_as(run, run.harness.after_exit, plan)
 
 
 @_scenario
-def a_job_whose_process_is_killed_runs_again_or_fails_the_tree(run: _Run) -> None:
+def a_job_whose_process_is_killed_runs_again_or_fails_the_tree(run: _ScenarioRun) -> None:
     """As the queue does; the tree knows, and no timeout is needed."""
     plan = run.plan("job", [run.plan("child of run {run}")], ends="is killed", fails=1)
     _ends_as(run, run.harness.after_process_kill, plan)
 
 
 @_scenario
-def a_job_whose_worker_is_killed_runs_again_or_fails_the_tree(run: _Run) -> None:
+def a_job_whose_worker_is_killed_runs_again_or_fails_the_tree(run: _ScenarioRun) -> None:
     """When another worker runs."""
     if run.harness.after_worker_kill is None:
         raise NotApplicable("its harness says that neither happens")
@@ -261,7 +261,7 @@ def a_job_whose_worker_is_killed_runs_again_or_fails_the_tree(run: _Run) -> None
 
 
 @_scenario
-def a_job_that_the_queue_has_lost_is_named(run: _Run) -> None:
+def a_job_that_the_queue_has_lost_is_named(run: _ScenarioRun) -> None:
     """By whoever waits for longer than he wants to."""
     jobs = run.begin(run.plan(), run.harness.send_lost)
     try:
@@ -276,7 +276,7 @@ def a_job_that_the_queue_has_lost_is_named(run: _Run) -> None:
 
 
 @_scenario
-def a_report_waits_until_the_server_of_the_replies_answers(run: _Run) -> None:
+def a_report_waits_until_the_server_of_the_replies_answers(run: _ScenarioRun) -> None:
     """No report is lost, and no job runs twice for that."""
     jobs = run.begin(run.plan(waits=True))
     run.until("begun", "job")
@@ -288,7 +288,7 @@ def a_report_waits_until_the_server_of_the_replies_answers(run: _Run) -> None:
 
 
 @_scenario
-def a_server_that_forgets_the_replies_fails_the_tree(run: _Run) -> None:
+def a_server_that_forgets_the_replies_fails_the_tree(run: _ScenarioRun) -> None:
     """At once, and the next tree has a new address."""
     jobs = run.begin(run.plan(waits=True))
     run.until("begun", "job")
@@ -304,7 +304,7 @@ def a_server_that_forgets_the_replies_fails_the_tree(run: _Run) -> None:
 
 
 @_scenario
-def a_report_to_a_tree_that_is_over_is_late(run: _Run) -> None:
+def a_report_to_a_tree_that_is_over_is_late(run: _ScenarioRun) -> None:
     """It is counted, and the job is done all the same."""
     late = run.harness.replies.counts.late
     jobs = run.begin(run.plan(waits=True))
@@ -316,7 +316,7 @@ def a_report_to_a_tree_that_is_over_is_late(run: _Run) -> None:
 
 
 @_scenario
-def a_job_with_a_broken_token_runs(run: _Run) -> None:
+def a_job_with_a_broken_token_runs(run: _ScenarioRun) -> None:
     """Nobody waits for it nor for what it sends, and the worker logs an error."""
     run.harness.send_with_token(run.plan("job", [run.plan("child")]).text, "a1.nonsense")
     run.until("done", "child")
@@ -324,14 +324,14 @@ def a_job_with_a_broken_token_runs(run: _Run) -> None:
 
 
 @_scenario
-def a_send_that_raises_fails_the_tree(run: _Run) -> None:
+def a_send_that_raises_fails_the_tree(run: _ScenarioRun) -> None:
     """Also if the job goes on: nobody can know whether the queue has it."""
     assert "raised" in run.failure(run.plan(sends_in="vain"))
     assert run.notes.counted("refused")
 
 
 @_scenario
-def a_thread_of_a_job_sends_for_it_or_not_at_all(run: _Run) -> None:
+def a_thread_of_a_job_sends_for_it_or_not_at_all(run: _ScenarioRun) -> None:
     """Without the context of the job, where several run at once: an error in place of a job that nobody awaits."""
     other = run.begin(run.plan("other", waits=True)) if not run.harness.runs_one_job else None
     if other is not None:
@@ -347,7 +347,7 @@ def a_thread_of_a_job_sends_for_it_or_not_at_all(run: _Run) -> None:
 
 
 @_scenario
-def a_thread_that_outlives_its_job_sends_nothing(run: _Run) -> None:
+def a_thread_that_outlives_its_job_sends_nothing(run: _ScenarioRun) -> None:
     """It gets an error, since the tree may be over."""
     for where, error in (("late context", "TupleStateError"), ("late thread", "UnattributedError")):
         if where == "late thread" and not run.harness.knows_outlived:
@@ -359,7 +359,7 @@ def a_thread_that_outlives_its_job_sends_nothing(run: _Run) -> None:
 
 
 @_scenario
-def many_trees_at_once_end_with_their_own_jobs(run: _Run) -> None:
+def many_trees_at_once_end_with_their_own_jobs(run: _ScenarioRun) -> None:
     """Begun by several threads."""
     ends: dict[int, Counter[str]] = {}
 
