@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from acker._engine.protocol import COUNTERS, Stats
 from acker.observe.latencies import LatencyRecorder
+from acker.observe.run_report import RunOutcome, RunReport
 from acker.observe.stats import RuntimeStats, TaskStats
 
 
@@ -64,3 +67,17 @@ class Runtime:
     def stats(self) -> RuntimeStats:
         self.asked += 1
         return self.value
+
+
+def clean(report: RunReport) -> RunReport:
+    """Return a report of the same run without failures."""
+    spout = replace(report.stats.tasks[0], failed=0, timed_out=0)
+    return replace(report, stats=replace(report.stats, tasks=(spout, *report.stats.tasks[1:])))
+
+
+def ending(report: RunReport, outcome: RunOutcome, undelivered: int = 0, **counts: int) -> RunReport:
+    """Return a report that ends in another way, with other counts of its spout."""
+    report = clean(report)
+    spout = replace(report.stats.tasks[0], **counts)
+    stats = replace(report.stats, tasks=(spout, *report.stats.tasks[1:]))
+    return replace(report, outcome=outcome, undelivered=undelivered, stats=stats)

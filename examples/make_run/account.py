@@ -10,7 +10,7 @@ from pathlib import Path
 
 import acker.local
 from acker.observe.durations import format_ns
-from acker.observe.stats import RunReport
+from acker.observe.run_report import RunReport
 from acker.observe.summary import quantity
 from examples.wordcount import Lines, text_files
 

@@ -15,7 +15,7 @@ import acker.local
 from acker.cli.environment import SetupError, require, spark_session
 from acker.cli.topology import write_report
 from acker.local.run import stop_on_signals
-from acker.observe.stats import RunReport
+from acker.observe.run_report import RunReport
 from acker.ui import LivePage
 from examples import wordcount
 from examples.make_run.account import Files, PlainCount, story
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, files: Files, screen: Screen) -> RunReport:
             finally:
                 runtime.stop()
         report = runtime.report()
-        write_report(report, runtime.graph, files.page, None, *runtime.live.recorded())
+        write_report(report, runtime.graph, files.page, *runtime.live.recorded())
     return report
 
 

@@ -125,7 +125,7 @@ def test_a_topology_runs_on_spark_as_it_does_in_this_process(folder) -> None:
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     last, report = done.stdout.splitlines()[-2:]
-    assert last == "Sums: drained: all is settled, and the spouts have no more; 2 failed, 1 dead letter"
+    assert last == "Sums: Finished, with everything processed and nothing pending. 2 failed, 1 dead letter."
     assert report == "report: report.json"
     report = json.loads((folder / "report.json").read_text())
     totals = report["stats"]["totals"]

@@ -192,7 +192,7 @@ def test_runs_until_drained_and_shows_the_figures(invoke, until) -> None:
     assert lines[0] == ("Fine runs: 2 components, 3 tasks; Ctrl-C drains it and stops, a second one stops it at once")
     assert re.search(r"^ numbers +1 +10 +10 +0 +0 +0 ", answer.output, re.MULTILINE)
     assert re.search(r"^ works +2 +0 +10 +10 +0 +0 ", answer.output, re.MULTILINE)
-    assert lines[-1] == "Fine: drained: all is settled, and the spouts have no more"
+    assert lines[-1] == "Fine: Finished, with everything processed and nothing pending."
 
 
 def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
@@ -204,11 +204,12 @@ def test_runs_until_so_many_are_acked_or_the_time_is_up(invoke, folder) -> None:
     both = ("--report", "report.html", "--report", "elapsed.json")
     answer = invoke("run", "jobs:Runs", "--until", "100ms", *both)
     assert (
-        answer.exit_code == 0 and "Runs: the time was up\nreport: report.html\nreport: elapsed.json\n" in answer.output
+        answer.exit_code == 0
+        and "Runs: Finished, as the time was up.\nreport: report.html\nreport: elapsed.json\n" in answer.output
     )
     assert json.loads((folder / "elapsed.json").read_text())["outcome"] == "elapsed"
     page = (folder / "report.html").read_text()
-    assert "The time was up." in page and '"name":"numbers"' in page and page.endswith("</html>\n")
+    assert "Finished, as the time was up." in page and '"name":"numbers"' in page and page.endswith("</html>\n")
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert data["view"]["failures"]["rows"] == [] and data["view"]["dead_letters"]["total"] == 0
 
@@ -235,7 +236,7 @@ def test_options_reach_the_topology(invoke, folder) -> None:
     assert report["timed_out_traces"][-1] in answer.output
     assert report["timed_out_traces"][-4] not in answer.output
     assert "\N{HORIZONTAL ELLIPSIS} and 7 more, which --report writes\n" in answer.output
-    assert answer.output.splitlines()[-2].endswith("; 10 timed out")
+    assert answer.output.splitlines()[-2].endswith(" 10 timed out.")
 
 
 def test_states_are_kept_in_a_file(invoke, folder) -> None:
@@ -255,7 +256,7 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
     answer = invoke("run", "jobs:Fails", "--no-restart")
     assert answer.exit_code == 1
     assert "ValueError: the source is gone" in answer.output
-    assert answer.output.splitlines()[-1].startswith("Fails: ended with an error")
+    assert answer.output.splitlines()[-1].startswith("Fails: Stopped with an error")
     assert invoke("run", "jobs:Fails", "--max-restarts", 0).exit_code == 1
 
 
@@ -339,7 +340,7 @@ def test_one_signal_drains_and_ends_with_0(start, signal_) -> None:
     program.wait_for("Runs runs: ")
     program.process.send_signal(signal_)
     assert program.end() == 0, program.said
-    assert program.said.splitlines()[-1] == "Runs: stopped and drained"
+    assert program.said.splitlines()[-1] == "Runs: Stopped and drained."
     assert f"{signal_.name}: stopping" in program.said
 
 
@@ -350,7 +351,7 @@ def test_a_second_signal_ends_at_once_with_130(start) -> None:
     program.wait_for("SIGINT: stopping")
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 130, program.said
-    assert program.said.splitlines()[-1].startswith("Holds: stopped at once, without draining")
+    assert program.said.splitlines()[-1].startswith("Holds: Stopped at once, without draining.")
 
 
 def test_trees_that_are_open_when_it_stops_are_no_drained_ones(start, folder) -> None:
@@ -359,9 +360,9 @@ def test_trees_that_are_open_when_it_stops_are_no_drained_ones(start, folder) ->
     program.wait_for("kept 9")
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said
-    text = "stopped; 10 trees were still open and were failed with reason SHUTDOWN"
+    text = "Stopped. 10 trees were still open and were failed with reason SHUTDOWN."
     assert f"Holds: {text}\n" in program.said and "0 pending, 10 shut down" in program.said
-    assert f"S{text[1:]}." in (folder / "r.html").read_text()
+    assert text in (folder / "r.html").read_text()
     assert json.loads((folder / "r.json").read_text())["stats"]["totals"]["shut_down"] == 10
 
 
@@ -371,7 +372,7 @@ def test_a_stop_while_a_restart_is_waited_for_names_the_exception(start) -> None
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said
     assert program.said.splitlines()[-1] == (
-        "Fails: stopped while it waited for a restart after ValueError: the source is gone"
+        "Fails: Stopped while it waited for a restart after ValueError: the source is gone."
     )
 
 
@@ -433,7 +434,7 @@ def test_a_terminal_shows_a_live_table(folder) -> None:
     assert process.returncode == 0
     text = said.decode()
     assert "Ctrl-C drains and stops, a second one stops at once" in text and "numbers" in text
-    assert "\x1b[" in text and "SIGINT: stopping" in text and "Runs: stopped and drained" in text
+    assert "\x1b[" in text and "SIGINT: stopping" in text and "Runs: Stopped and drained." in text
     assert "Traceback" not in text
     assert text.count("live page: http://127.0.0.1:") > 0, "below the table, since log lines move the first one away"
 

@@ -128,7 +128,7 @@ MAYBE = Holder("count", 4, "maybe")
         (Situation("restarting", error="ValueError: no"), "bad", "Restarting after ValueError: no."),
         (Situation("draining", pending=2), "fair", "Stopping: 2 trees may still end."),
         (Situation("stopped", error="ValueError: no"), "bad", "Stopped with an error: ValueError: no."),
-        (Situation("stopped", outcome="elapsed"), "idle", "Finished: the time was up."),
+        (Situation("stopped"), "idle", "Stopped."),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 5 else "",
 )
@@ -231,16 +231,15 @@ def test_a_timeout_that_is_shorter_than_the_work_is_told_with_its_numbers() -> N
     assert told(too_short=rate._replace(pending=1))[0] == "good"  # the rate suffices
 
 
-def test_a_run_that_has_stopped_says_how_it_ended_and_then_what_went_wrong() -> None:
-    ended = Situation("stopped", outcome="elapsed", lost=5, why=LOST)
-    text = f"Finished: the time was up. 5 trees were not acked, 3 of them: {PAY}."
-    assert headline(ended) == {"tone": "fair", "text": text}
+def test_what_has_stopped_says_so_and_then_what_went_wrong() -> None:
+    ended = Situation("stopped", lost=5, why=LOST)
+    assert headline(ended) == {"tone": "fair", "text": f"Stopped. 5 trees were not acked, 3 of them: {PAY}."}
     given_up = ended._replace(letters=GivenUp(925, 5_000_000, LOST))
-    assert headline(given_up)["text"] == f"Finished: the time was up. 925 dead letters, 3 of them: {PAY}."
+    assert headline(given_up)["text"] == f"Stopped. 925 dead letters, 3 of them: {PAY}."
     assert headline(ended._replace(error="ValueError: no"))["text"].startswith(
         "Stopped with an error: ValueError: no. 5"
     )
-    assert headline(ended._replace(lost=0)) == {"tone": "idle", "text": "Finished: the time was up."}
+    assert headline(ended._replace(lost=0)) == {"tone": "idle", "text": "Stopped."}
 
 
 def test_what_hangs_is_told_before_all_that_follows_from_it() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from acker._engine.protocol import COUNTERS, Stats
 from acker.observe.latencies import LATENCY_BOUNDS_NS, Histogram
-from acker.observe.stats import Abandoned, RunReport, RuntimeStats, TaskStats
+from acker.observe.run_report import Abandoned, RunReport
+from acker.observe.stats import RuntimeStats, TaskStats
 from tests import figures
 from tests.figures import latency_snapshot
 

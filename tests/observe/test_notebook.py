@@ -113,6 +113,7 @@ def test_a_report_says_how_it_ended_and_escapes_what_it_quotes() -> None:
         abandoned=(Abandoned("split", 2, ""),),
     )
     shown = report._repr_html_()
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;: failed, 2.0 s, abandoned: 1</caption>" in shown
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;: failed, 2.0 s</caption>" in shown
+    assert shown.startswith("<p>Stopped with an error: ValueError: &lt;script&gt;alert(1)&lt;/script&gt;. 1 abandoned")
     assert "<pre>ValueError: &lt;script&gt;" in shown and "<script" not in shown
     assert len(shown) < 3_000

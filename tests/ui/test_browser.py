@@ -255,7 +255,7 @@ def test_a_stopped_runtime_is_shown_as_such(visit, shop) -> None:
     expect(page.locator("#state")).to_have_text("stopped")
     expect(page.locator("#link")).to_have_text(has_text("Stopped at"))
     expect(page.locator("#headline")).to_have_text(
-        has_text("Stopped. 1 dead letter: in check: ValueError: cannot check bad")
+        has_text("1 dead letter; most often in check: ValueError: cannot check bad")
     )
     expect(page.locator("#actions button")).to_have_count(0)
     assert "stale" not in (page.locator("body").get_attribute("class") or "")

@@ -86,7 +86,7 @@ def tile(page, name: str):
 def test_a_report_is_the_page_and_its_numbers_are_those_of_the_run(show, report) -> None:
     page = show(freeze(report_view(report, Shop.graph())))
     expect(page.locator("h1")).to_have_text("Shop")
-    expect(page.locator("#headline")).to_have_text(re.compile(r"^Drained: .*; 1 failed, 1 dead letter\.$"))
+    expect(page.locator("#headline")).to_have_text(re.compile(r"^Finished, with .*\. 1 failed, 1 dead letter\.$"))
     expect(page.locator("#link")).to_have_text(re.compile(r"^Frozen: it shows .*20\d\d.*, and does not change\.$"))
     totals = report.stats.totals
     for name, count in {

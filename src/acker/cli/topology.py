@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from acker.cli.on_spark import OnSpark
     from acker.local import LocalRuntime
-    from acker.observe.stats import RunReport, RuntimeStats
+    from acker.observe.run_report import RunReport
+    from acker.observe.stats import RuntimeStats
     from acker.topology import Graph
 
 # How often the table of a terminal is redrawn, and how often a line is printed elsewhere.
@@ -95,14 +96,11 @@ def main(
         wait = runtime.run if on is None else on.run_until(runtime)
         _run(runtime, lambda: wait(until), console)
     result = runtime.report()
-    # The exception whose restart was still pending at the end; the report does not count it as an error.
-    waited = result.error is None and any(each.crash for each in runtime.lifecycle.executors or ())
-    crash = result.last_crash if waited else None
-    if result.restarts and crash is None:
+    if result.restarts and not result.restart_pending:
         _say(console, f"the last restart was after {result.last_crash}", "yellow")
-    _show(result, console, crash)
+    _show(result, console)
     for report in reports:
-        write_report(result, runtime.graph, report, crash, *runtime.live.recorded())
+        write_report(result, runtime.graph, report, *runtime.live.recorded())
         _say(console, f"report: {report}")
     return exit_code(result)
 
@@ -167,7 +165,6 @@ def write_report(
     report: RunReport,
     graph: Graph,
     path: Path,
-    crash: str | None = None,
     last: Mapping[str, Any] | None = None,
     history: Mapping[str, Any] | None = None,
 ) -> None:
@@ -178,7 +175,7 @@ def write_report(
         from acker.local.page.report_view import report_view
         from acker.ui.frozen import freeze
 
-        text = freeze(report_view(report, graph, crash, last), history)
+        text = freeze(report_view(report, graph, last), history)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -259,12 +256,10 @@ def _lines(runtime: LocalRuntime, console: Console) -> Iterator[None]:
         watcher.join()
 
 
-def _show(report: RunReport, console: Console, crash: str | None) -> None:
-    """Print the table, the problems, and the verdict as the last line."""
-    from acker.local.page.report_view import verdict
-
-    tone, text = verdict(report, crash)
-    colour = {"good": "green", "fair": "yellow", "bad": "red"}[tone]
+def _show(report: RunReport, console: Console) -> None:
+    """Print the table, the problems, and the headline as the last line."""
+    headline = report.headline
+    colour = {"good": "green", "fair": "yellow", "bad": "red"}[headline["tone"]]
     console.print(terminal_table(report.stats, f"{report.topology}: {line(report.stats)}", width=console.width))
     if report.error is not None:
         _say(console, report.error, "red")
@@ -276,7 +271,7 @@ def _show(report: RunReport, console: Console, crash: str | None) -> None:
     more = len(report.timed_out_traces) - _TRACES_SHOWN
     if more > 0:
         _say(console, f"\N{HORIZONTAL ELLIPSIS} and {more:,} more, which --report writes", "yellow")
-    _say(console, f"{report.topology}: {text}", colour)
+    _say(console, f"{report.topology}: {headline['text']}", colour)
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

@@ -12,7 +12,8 @@ from acker.local.states import read_state
 from acker.observe.latencies import Histogram
 from acker.observe.metric_names import Figures, HasStats, metric_points
 from acker.observe.notebook import watch
-from acker.observe.stats import Abandoned, ComponentStats, RunReport, RuntimeStats, TaskStats
+from acker.observe.run_report import Abandoned, RunReport
+from acker.observe.stats import ComponentStats, RuntimeStats, TaskStats
 
 __all__ = [
     "Abandoned",

@@ -20,7 +20,8 @@ from acker.local.topology_run import NS_PER_SEC, Steps, TopologyRun, Wait
 from acker.local.until import Until
 from acker.local.wiring import ExecutorSet
 from acker.observe.reasons import ReasonKind
-from acker.observe.stats import RunOutcome, RuntimeState
+from acker.observe.run_report import RunOutcome
+from acker.observe.stats import RuntimeState
 
 # Back-off before the first restart, doubled for each in a row, and the longest (FsShelter, *Message flow*, scenario F).
 _BACK_OFF_SECS, _BACK_OFF_SECS_MAX = 2, 30

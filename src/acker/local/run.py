@@ -16,7 +16,7 @@ from acker.local.clock import Clock
 from acker.local.hooks import Hook
 from acker.local.runtime import LocalRuntime
 from acker.local.until import parse_until
-from acker.observe.stats import RunReport
+from acker.observe.run_report import RunReport
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph
 from acker.ui.options import PageChoice

@@ -27,7 +27,8 @@ from acker.local.tracing import Sampler
 from acker.local.until import Until, parse_until
 from acker.local.wiring import ExecutorSet, RuntimeParts, make_acker
 from acker.observe.calls import UserCall
-from acker.observe.stats import RunReport, RuntimeState, RuntimeStats
+from acker.observe.run_report import RunReport
+from acker.observe.stats import RuntimeState, RuntimeStats
 from acker.observe.watchdog import StallWatchdog, suspects
 from acker.topology.checks import check_for_one_process
 from acker.topology.conf import check, inert_options, resolve
@@ -304,7 +305,8 @@ class LocalRuntime(StateSnapshots, HasPage):
 
     def report(self) -> RunReport:
         """Return the report of the run."""
-        lifecycle = self.lifecycle
+        lifecycle, log = self.lifecycle, self.live.failures
+        waits = lifecycle.error is None and any(each.crash for each in lifecycle.executors or ())
         return RunReport(
             topology=self.graph.name,
             outcome=lifecycle.outcome,
@@ -318,6 +320,8 @@ class LocalRuntime(StateSnapshots, HasPage):
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
             error=_error_text(lifecycle.error),
             last_crash=_error_text(lifecycle.last_crash),
+            restart_pending=waits,
+            why=None if log is None else log.why(),
         )
 
     def _bolts(self) -> Sequence[BoltExecutor]:

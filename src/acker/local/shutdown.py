@@ -13,7 +13,7 @@ from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.topology_run import Steps, TopologyRun, Wait
 from acker.observe.reasons import ReasonKind
-from acker.observe.stats import Abandoned
+from acker.observe.run_report import Abandoned
 
 logger = logging.getLogger("acker.local")
 

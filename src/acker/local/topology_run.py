@@ -16,7 +16,7 @@ from acker.local.executors.bolt import BoltExecutor
 from acker.local.executors.spout import SpoutExecutor
 from acker.local.until import Until
 from acker.local.wiring import ExecutorSet
-from acker.observe.stats import Abandoned, RunOutcome
+from acker.observe.run_report import Abandoned, RunOutcome
 
 NS_PER_SEC: Final = 1_000_000_000
 

@@ -202,6 +202,11 @@ class FailureLog:
         """Return the dead letters, newest first."""
         return list(reversed(self._dead_letters.copy()))
 
+    def why(self) -> str | None:
+        """Return the most frequent reason of dead letters, or else of failures, in words; None without any."""
+        groups = self.letter_reasons.most_frequent() or self.reasons.most_frequent()
+        return str(groups[0]) if groups else None
+
     def forget(self, letter: DeadLetter) -> bool:
         """Remove a dead letter; return whether it was there, so that only one of several callers replays it."""
         try:

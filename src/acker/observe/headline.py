@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import Busy, UserCall
@@ -140,8 +140,6 @@ class Situation(NamedTuple):
     state : str
         As `RuntimeStats.state`.
     paused : bool
-    outcome : str
-        Of a runtime that has stopped, as `RunReport.outcome`.
     error : str or None
         The exception that stopped it, or because of which it restarts.
     stuck : int
@@ -185,7 +183,6 @@ class Situation(NamedTuple):
 
     state: str
     paused: bool = False
-    outcome: str = "stopped"
     error: str | None = None
     stuck: int = 0
     oldest_ms: int | None = None
@@ -243,15 +240,6 @@ def stuck_ms(timeout_ms: int, complete: Histogram) -> int:
     return max(timeout_ms // 2, round(_LONGER * (complete.quantile_ms(0.5) or 0)))
 
 
-_ENDS: Mapping[str, str] = {
-    "drained": "Finished: everything was processed, and nothing is pending.",
-    "reached": "Finished: as many trees were acked as were asked for.",
-    "elapsed": "Finished: the time was up.",
-    "stopped": "Stopped.",
-    "aborted": "Stopped at once, without draining.",
-}
-
-
 def headline(now: Situation) -> dict[str, Any]:
     """Return the tone ("good", "fair", "bad" or "idle") and the sentence."""
     tone, text = next(said for rule in _RULES if (said := rule(now)) is not None)
@@ -265,7 +253,7 @@ def _ended(now: Situation) -> tuple[str, str] | None:
         wrong = _went_wrong(now)
         if now.error is not None:
             return "bad", f"Stopped with an error: {now.error}.{wrong}"
-        return "fair" if wrong else "idle", f"{_ENDS.get(now.outcome, 'Stopped.')}{wrong}"
+        return "fair" if wrong else "idle", f"Stopped.{wrong}"
     return None
 
 

@@ -17,7 +17,6 @@ from acker.observe.latencies import Histogram
 
 ComponentKind = Literal["spout", "bolt", "acker"]
 RuntimeState = Literal["new", "running", "restarting", "draining", "stopped"]
-RunOutcome = Literal["drained", "reached", "elapsed", "stopped", "aborted", "failed"]
 
 _NOTHING: Final = Histogram()
 
@@ -88,7 +87,8 @@ class CommonStats:
     def __repr__(self) -> str:
         """Return the task or component, and the figures that are not 0."""
         fields, common = dataclasses.fields(self), len(dataclasses.fields(CommonStats))
-        return _format(self, {item.name: getattr(self, item.name) for item in (*fields[common:], *fields[:common])})
+        ordered = (*fields[common:], *fields[:common])
+        return format_fields(self, {item.name: getattr(self, item.name) for item in ordered})
 
     @property
     def emitted_total(self) -> int:
@@ -169,14 +169,14 @@ class RuntimeStats:
 
     def __repr__(self) -> str:
         values = {"topology": self.topology, "state": self.state, "uptime_secs": round(self.uptime_secs, 3)}
-        return _format(
-            self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **_tree_counts(self.totals)}
+        return format_fields(
+            self, {**values, "restarts": self.restarts, "tasks": len(self.tasks), **tree_counts(self.totals)}
         )
 
     def _repr_html_(self) -> str:
         """Return a row for each component and one for the topology, as a table for notebooks."""
         restarts = f", restarts: {self.restarts:,}" if self.restarts else ""
-        return _components_html(self, f"{self.topology}: {self.state}, {self.uptime_secs:,.1f} s{restarts}")
+        return components_html(self, f"{self.topology}: {self.state}, {self.uptime_secs:,.1f} s{restarts}")
 
     def components(self) -> dict[str, ComponentStats]:
         """Return the components by name, in the order of their tasks."""
@@ -229,111 +229,12 @@ class RuntimeStats:
         }
 
 
-@dataclass(frozen=True)
-class Abandoned:
-    """A task that was still inside user code at the end of the time to drain; its thread was left behind.
-
-    On Spark these are also the tasks of all bolts whose micro-batch was not done then; its job is cancelled.
-
-    Attributes
-    ----------
-    component : str
-    task : int
-    stack : str
-        The place in the code where the task was, as a traceback.
-    """
-
-    component: str
-    task: int
-    stack: str
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class RunReport:
-    """The report of a run.
-
-    Attributes
-    ----------
-    topology : str
-    outcome : {"drained", "reached", "elapsed", "stopped", "aborted", "failed"}
-        drained: all spouts were finished and nothing was pending. reached: the number of acked trees of `until` was.
-        elapsed: the time of `until` was up. stopped: by stop() or a signal, and drained. aborted: by a second signal or
-        abort(). failed: ended with `error`.
-    started_at : str
-        UTC, ISO 8601.
-    seconds : float
-        From the start until the last task had stopped.
-    stats : RuntimeStats
-        The last figures.
-    restarts : int
-    abandoned : tuple of Abandoned
-    undelivered : int
-        Trees whose outcome did not reach their spout, because it was abandoned, or emitted them while it stopped.
-    stalls : tuple of str
-        The warnings of the watchdog.
-    timed_out_traces : tuple of str
-        For each traced tree that timed out: which tasks held which tuples, and for how long.
-    error, last_crash : str or None
-        The exception that ended the run, and the one that caused the last restart.
-    """
-
-    topology: str
-    outcome: RunOutcome
-    started_at: str
-    seconds: float
-    stats: RuntimeStats
-    restarts: int = 0
-    abandoned: tuple[Abandoned, ...] = ()
-    undelivered: int = 0
-    stalls: tuple[str, ...] = ()
-    timed_out_traces: tuple[str, ...] = ()
-    error: str | None = None
-    last_crash: str | None = None
-
-    def __repr__(self) -> str:
-        values = {"topology": self.topology, "outcome": self.outcome, "seconds": round(self.seconds, 3)}
-        found = {name: len(getattr(self, name)) for name in ("abandoned", "stalls", "timed_out_traces")}
-        counts = {
-            "restarts": self.restarts,
-            **_tree_counts(self.stats.totals),
-            "undelivered": self.undelivered,
-            **found,
-        }
-        return _format(self, {**values, **counts, "error": self.error})
-
-    def _repr_html_(self) -> str:
-        """Return what went wrong, and a row for each component and one for the topology, for notebooks."""
-        told = [f"{self.topology}: {self.outcome}, {self.seconds:,.1f} s"]
-        counts = {"restarts": self.restarts, "undelivered": self.undelivered, "abandoned": len(self.abandoned)}
-        told += [f"{name}: {count:,}" for name, count in counts.items() if count]
-        from html import escape
-
-        error = "" if self.error is None else f"<pre>{escape(self.error)}</pre>"
-        return error + _components_html(self.stats, ", ".join(told))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as values for JSON."""
-        return {
-            "topology": self.topology,
-            "outcome": self.outcome,
-            "started_at": self.started_at,
-            "seconds": round(self.seconds, 3),
-            "restarts": self.restarts,
-            "error": self.error,
-            "last_crash": self.last_crash,
-            "abandoned": [dataclasses.asdict(task) for task in self.abandoned],
-            "undelivered": self.undelivered,
-            "stalls": list(self.stalls),
-            "timed_out_traces": list(self.timed_out_traces),
-            "stats": self.stats.to_json(),
-        }
-
-
 # The figures of a component that notebooks show.
 _SHOWN: Final = ("emitted_total", "executed", "acked", "failed", "timed_out", "dead_letters", "pending", "queue")
 
 
-def _components_html(stats: RuntimeStats, caption: str) -> str:
+def components_html(stats: RuntimeStats, caption: str) -> str:
+    """Return a row for each component and one for the topology, as a table for notebooks."""
     names = ("emitted" if name == "emitted_total" else name.replace("_", " ") for name in _SHOWN)
     head = ["component", "kind", "tasks", *names, "p50", "p99", "capacity"]
     rows = [row for row in stats.components().values() if row.kind != "acker"]
@@ -357,14 +258,14 @@ def _json_value(value: object) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def _tree_counts(totals: ComponentStats) -> dict[str, int]:
+def tree_counts(totals: ComponentStats) -> dict[str, int]:
     """Return the numbers of trees by their outcome."""
     ends = ("acked", "failed", "timed_out", "rejected", "restarted", "shut_down", "ack_errors")
     names = (*ends, "dead_letters", "pending")
     return {name: getattr(totals, name) for name in names}
 
 
-def _format(value: object, fields: Mapping[str, object]) -> str:
+def format_fields(value: object, fields: Mapping[str, object]) -> str:
     """Return the repr of a value without the fields that are 0 or empty."""
     nothing: tuple[object, ...] = (0, None, "", {}, Histogram())
     written = ", ".join(f"{name}={field!r}" for name, field in fields.items() if field not in nothing)

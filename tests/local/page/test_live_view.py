@@ -383,7 +383,7 @@ def test_a_run_that_has_stopped_tells_its_dead_letters(watch) -> None:
     headline = watched.view()["headline"]
     assert headline["tone"] == "fair"
     assert headline["text"].startswith(
-        "Stopped. 1 dead letter: in check: ValueError: cannot check bad 1, test_live_view"
+        "Stopped and drained. 2 failed, 1 dead letter; most often in check: ValueError: cannot check bad 1, test_live"
     )
 
 
@@ -586,7 +586,8 @@ def test_the_end_is_shown(monkeypatch) -> None:
     with watched.scheduler:
         watched.scheduler.settle()
     view = watched.view()
-    assert (view["state"], view["headline"], view["actions"]) == ("stopped", {"tone": "idle", "text": "Stopped."}, [])
+    assert (view["state"], view["actions"]) == ("stopped", [])
+    assert view["headline"] == {"tone": "good", "text": "Stopped and drained."}
     with pytest.raises(ActionError, match="does not run"):
         watched.source.actions["fail"]({"root_id": "1"})
 

@@ -1,4 +1,4 @@
-"""The report of a run as a reading of the page, and its verdict."""
+"""The report of a run as a reading of the page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from acker.local.page.report_view import OUTCOMES, octaves, report_view, verdict
+from acker.local.page.report_view import octaves, report_view
 from acker.observe.latencies import Histogram
-from acker.observe.stats import Abandoned, RunOutcome, RunReport, RuntimeStats
+from acker.observe.run_report import Abandoned, RunReport
+from acker.observe.stats import RuntimeStats
 from acker.topology import Bolt, Grouping, Spout, Topology, Tuple
-from tests.figures import Runtime
+from tests.figures import Runtime, clean, ending
 
 
 class Lines(Spout):
@@ -88,7 +89,7 @@ def test_the_report_tells_what_went_wrong(report, stats) -> None:
     view = report_view(bad, WordCount.graph())
     assert view["headline"] == {
         "tone": "bad",
-        "text": "Ended with an error; 1 abandoned, 1 failed, 2 timed out, 3 dead letters.",
+        "text": "Stopped with an error: ValueError: <no>. 1 abandoned, 1 failed, 2 timed out, 3 dead letters.",
     }
     texts = {each["title"]: (each["lines"], each["is_code"]) for each in view["texts"]}
     assert texts == {
@@ -127,46 +128,6 @@ def test_octaves_reach_from_the_first_that_holds_something_to_the_last(counts, h
     assert ends == sorted(ends)
 
 
-def clean(report: RunReport) -> RunReport:
-    spout = replace(report.stats.tasks[0], failed=0, timed_out=0)
-    return replace(report, stats=replace(report.stats, tasks=(spout, *report.stats.tasks[1:])))
-
-
-def test_the_verdict_is_good_fair_or_bad(report) -> None:
-    assert verdict(clean(report)) == ("good", OUTCOMES["drained"])
-    assert verdict(report) == ("fair", OUTCOMES["drained"] + "; 1 failed, 2 timed out")
-    assert verdict(replace(clean(report), restarts=1))[0] == "fair"
-    assert verdict(replace(report, abandoned=(Abandoned("split", 2, ""),)))[0] == "bad"
-    assert verdict(replace(clean(report), outcome="stopped")) == ("good", "stopped and drained")
-    assert verdict(replace(clean(report), outcome="aborted")) == ("bad", OUTCOMES["aborted"])
-
-
-def ending(report: RunReport, outcome: RunOutcome, undelivered: int = 0, **counts: int) -> RunReport:
-    report = clean(report)
-    spout = replace(report.stats.tasks[0], **counts)
-    stats = replace(report.stats, tasks=(spout, *report.stats.tasks[1:]))
-    return replace(report, outcome=outcome, undelivered=undelivered, stats=stats)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        ("stopped", "stopped"),
-        ("elapsed", "the time was up"),
-        ("reached", "as many trees were acked as were asked for"),
-    ],
-)
-def test_trees_that_were_open_at_the_end_are_told(report, outcome, text) -> None:
-    shut = ending(report, outcome, shut_down=128)
-    assert verdict(shut) == ("fair", f"{text}; 128 trees were still open and were failed with reason SHUTDOWN")
-    one = ending(report, outcome, shut_down=1, restarted=2)
-    assert verdict(one)[1] == (
-        f"{text}; 1 tree was still open and was failed with reason SHUTDOWN; 2 ended by restarts"
-    )
-    undelivered = ending(report, outcome, undelivered=3)
-    assert verdict(undelivered) == ("fair", f"{text}; of 3 trees the spout could not be told the end")
-
-
 def test_the_report_has_tiles_of_what_is_unusual_where_there_is_any(report) -> None:
     def tiles(of: RunReport) -> dict[str, int]:
         return {tile["name"]: tile["value"] for tile in report_view(of, WordCount.graph())["tiles"]}
@@ -175,10 +136,3 @@ def test_the_report_has_tiles_of_what_is_unusual_where_there_is_any(report) -> N
     found = tiles(ending(report, "stopped", undelivered=3, shut_down=1_028, restarted=7))
     assert unusual.items() <= found.items()
     assert not set(unusual) & set(tiles(clean(report)))
-
-
-def test_the_exception_before_a_restart_that_never_came_is_told(report) -> None:
-    crashed = ending(report, "stopped", restarted=2)
-    text = "stopped while it waited for a restart after ValueError: <no>; 2 ended by restarts"
-    assert verdict(crashed, "ValueError: <no>") == ("fair", text)
-    assert report_view(crashed, WordCount.graph(), "ValueError: <no>")["headline"]["text"] == f"S{text[1:]}."

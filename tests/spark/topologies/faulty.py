@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from acker.observe.stats import RunReport
+from acker.observe.run_report import RunReport
 from acker.spark.topologies.run import run
 from acker.topology import Bolt, ReliableSpout, Spout, Topology
 from acker.ui import LivePage

@@ -18,6 +18,7 @@ from acker.observe.failures import DeadLetter, FailureLog, shown_id
 from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
 from acker.observe.reasons import Reason, ReasonKind
+from acker.observe.run_report import RunReport
 from acker.observe.stats import RuntimeStats
 from acker.topology.graph import Graph
 from acker.ui.actions import set_log_level
@@ -35,6 +36,9 @@ class Observed(Protocol):
 
     def stats(self) -> RuntimeStats:
         """Return the figures of this moment."""
+
+    def report(self) -> RunReport:
+        """Return the report of the run."""
 
     def find_holders(
         self, executors: ExecutorSet, roots: Collection[int], calls: Mapping[int, UserCall], now_ns: int

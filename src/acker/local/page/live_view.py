@@ -104,7 +104,7 @@ class RuntimeView:
             "topology",
             self.name,
             stats.state,
-            headline(situation),
+            headline(situation) if stats.state != "stopped" else self._runtime.report().headline,
             paused=lifecycle.is_paused,
             uptime_secs=round(stats.uptime_secs, 3),
             restarts=stats.restarts,
@@ -128,13 +128,12 @@ class RuntimeView:
         oldest: tuple[dict[str, Any], list[Holder]] | None,
     ) -> Situation:
         lifecycle = self._runtime.lifecycle
-        error = lifecycle.error if stats.state == "stopped" else lifecycle.last_crash
+        error = lifecycle.last_crash
         return Situation.of_last_seconds(
             stats.state,
             self._components.recent,
             self._failures,
             paused=lifecycle.is_paused,
-            outcome=lifecycle.outcome,
             error=None if error is None else exception_text(error).rstrip("."),
             stuck=stuck,
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],

@@ -1,8 +1,7 @@
-"""The report of a run as a reading of the live page, for a frozen page; and its verdict, in one sentence."""
+"""The report of a run as a reading of the live page, for a frozen page."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import platform
 import time
@@ -12,18 +11,10 @@ from typing import Any, Final
 from acker import __version__
 from acker.observe.latencies import Histogram, milliseconds
 from acker.observe.readings import component_row, reading, table, tile
-from acker.observe.stats import ComponentStats, RunReport
-from acker.observe.summary import losses, quantity, rate
+from acker.observe.run_report import RunReport
+from acker.observe.stats import ComponentStats
+from acker.observe.summary import rate
 from acker.topology.graph import Graph, Subscription
-
-OUTCOMES: Final = {
-    "drained": "drained: all is settled, and the spouts have no more",
-    "reached": "as many trees were acked as were asked for",
-    "elapsed": "the time was up",
-    "stopped": "stopped",
-    "aborted": "stopped at once, without draining",
-    "failed": "ended with an error",
-}
 
 _QUANTILES: Final = (0.5, 0.9, 0.99, 0.999)
 # The least number of bars of a histogram, empty ones included.
@@ -34,61 +25,24 @@ _GRAPH_HINT: Final = (
 )
 
 
-def verdict(report: RunReport, crash: str | None = None) -> tuple[str, str]:
-    """Return the tone, good, fair or bad, and the first sentence of the report.
-
-    Parameters
-    ----------
-    report : RunReport
-    crash : str, optional
-        The exception whose restart was still pending when the topology was stopped.
-    """
-    totals = report.stats.totals
-    told = [OUTCOMES[report.outcome]]
-    if crash is not None:
-        told[0] = f"{told[0]} while it waited for a restart after {crash}"
-    elif report.outcome == "stopped" and not (totals.shut_down or report.undelivered):
-        told[0] = "stopped and drained"
-    if totals.shut_down:
-        were = "was" if totals.shut_down == 1 else "were"
-        told.append(f"{quantity(totals.shut_down, 'tree')} {were} still open and {were} failed with reason SHUTDOWN")
-    if report.undelivered:
-        told.append(f"of {quantity(report.undelivered, 'tree')} the spout could not be told the end")
-    wrong = losses(dataclasses.replace(totals, shut_down=0))
-    if report.abandoned:
-        wrong.insert(0, f"{len(report.abandoned)} abandoned")
-    if wrong:
-        told.append(", ".join(wrong))
-    if report.outcome in ("failed", "aborted") or report.abandoned:
-        tone = "bad"
-    else:
-        tone = "fair" if len(told) > 1 or crash is not None or report.restarts or report.stalls else "good"
-    return tone, "; ".join(told)
-
-
-def report_view(
-    report: RunReport, graph: Graph, crash: str | None = None, last: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def report_view(report: RunReport, graph: Graph, last: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a report as `RuntimeView.view` shows a topology.
 
     Parameters
     ----------
     report : RunReport
     graph : Graph
-    crash : str, optional
-        As for `verdict`.
     last : mapping, optional
         The last reading of the run itself, which has what a report has not: failures, dead letters, and what happened.
     """
     last = last or {}
     components = report.stats.components()
-    tone, text = verdict(report, crash)
     machine = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     return reading(
         "topology",
         report.topology,
         report.stats.state,
-        {"tone": tone, "text": f"{text[:1].upper()}{text[1:]}."},
+        report.headline,
         uptime_secs=round(report.seconds, 3),
         restarts=report.restarts,
         at_ms=last.get("at_ms") or _end_ms(report),

@@ -14,7 +14,7 @@ from acker.errors import ArgumentValueError, CheckpointError, SessionError
 from acker.local.hooks import Hook
 from acker.local.run import stop_on_signals
 from acker.local.until import parse_until
-from acker.observe.stats import RunReport
+from acker.observe.run_report import RunReport
 from acker.spark.session_checks import is_classic
 from acker.spark.topologies.frames import FrameRows
 from acker.spark.topologies.spark_runtime import SparkRuntime
