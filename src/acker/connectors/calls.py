@@ -234,7 +234,7 @@ class RunningCalls:
             waiting=sum(queue.qsize() for pool in pools.values() if (queue := getattr(pool, "_work_queue", None))),
         )
 
-    def of(self, open_attempts: Iterable[Attempt], now_ns: int) -> list[AttemptCall]:
+    def of(self, open_attempts: Iterable[Attempt], now_ns: int, most: int = _NAMED_MAX) -> list[AttemptCall]:
         """Return the calls that have run longest, the longest first, with their stacks.
 
         Parameters
@@ -243,6 +243,8 @@ class RunningCalls:
             Those that were handed out. Calls for attempts that are over are returned too.
         now_ns : int
             Of the monotonic clock.
+        most : int
+            How many are returned.
         """
         found: list[tuple[int, Attempt, Callable[[], str], Callable[[], tuple[Line, ...]]]] = [
             (since_ns, tree.attempt, partial(_thread_name, number), partial(stack_of_thread, number))
@@ -257,12 +259,12 @@ class RunningCalls:
         found.sort(key=lambda each: each[0])
         calls = [
             (attempt, _user_call(name(), attempt, now_ns - since_ns, stack()))
-            for since_ns, attempt, name, stack in found[:_NAMED_MAX]
+            for since_ns, attempt, name, stack in found[:most]
         ]
         # A message that was handed over has other calls, and the loop that took it does not hold it.
         handed_over = {attempt.message_id for _, attempt, _, _ in found}
         loops = [each for each in self._loops(now_ns) if each[0].message_id not in handed_over]
-        return sorted([*calls, *loops], key=lambda each: -each[1].for_ms)[:_NAMED_MAX]
+        return sorted([*calls, *loops], key=lambda each: -each[1].for_ms)[:most]
 
     def _loops(self, now_ns: int) -> Iterator[AttemptCall]:
         """Yield the loops over messages that work for the message which they took last, and do not wait for another."""

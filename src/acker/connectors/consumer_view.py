@@ -25,6 +25,7 @@ from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, chart, late
 from acker.observe.reasons import ReasonKind
 from acker.observe.timeout_advice import TooShort
 from acker.ui.actions import log_level, set_log_level
+from acker.ui.flames import Flames, Stack
 from acker.ui.source import Action, ActionError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _COUNTS: Final = ("acked", "failed", "timed_out", "dead_letters")
 # How many holders of a message are named.
 _HOLDERS_MAX: Final = 8
+# How many calls are sampled at a time for a flame graph.
+_SAMPLED_MAX: Final = 1_000
 # The limit was reached when that was so at so many readings in a row.
 _LIMITED_READINGS: Final = 3
 
@@ -72,7 +75,12 @@ class ConsumerView:
         values: bool,
     ) -> None:
         self.name = name
-        self.actions: Mapping[str, Action] = {"fail": self._fail, "log-level": set_log_level}
+        self._flames = Flames(self._stacks_of, lambda: [name])
+        self.actions: Mapping[str, Action] = {
+            "fail": self._fail,
+            "log-level": set_log_level,
+            "sample": self._flames.sample,
+        }
         self.stats = stats
         assert store.failures is not None  # since there is a page
         self._store = store
@@ -124,6 +132,7 @@ class ConsumerView:
             failures=self._failure_rows.failures(),
             dead_letters=self._failure_rows.dead_letters(stats.dead_letters, why_no_replay(self._options) or ""),
             events=[],
+            flames=self._flames.to_json(),
             actions=list(self.actions) if stats.state != "stopped" else [],
             log_level=log_level(),
         )
@@ -136,6 +145,10 @@ class ConsumerView:
             {**counts, "not acked": stats.failed + stats.timed_out},
             {"complete": stats.complete_latency},
         )
+
+    def _stacks_of(self, _: str) -> list[Stack]:
+        """Return the stacks of all calls that run for messages, in pools, handlers, coroutines and loops."""
+        return [call.stack for _, call in self._calls.of(self._store.oldest(), time.monotonic_ns(), _SAMPLED_MAX)]
 
     def _over_rows(self, calls: Sequence[AttemptCall]) -> dict[str, Any]:
         """Return the calls whose message is over, which no row of an open message can show."""

@@ -36,6 +36,18 @@ def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[i
     return found
 
 
+def stacks_of(executors: Iterable[ComponentExecutor], component: str) -> list[tuple[Line, ...]]:
+    """Return the stacks of all threads and coroutines that work for a component now. Any thread may ask."""
+    found, frames = [], sys._current_frames()
+    for executor in executors:
+        if executor.tasks[0].collector.component == component:
+            if executor.step_since_ns is not None:
+                found.append(_stack_of(executor, frames))
+            if isinstance(executor, AsyncBoltExecutor):
+                found += [stack_of_coroutine(each.get_coro()) for each in executor.running.copy()]
+    return found
+
+
 def _coroutines(executor: AsyncBoltExecutor, now_ns: int) -> dict[int, UserCall]:
     """Return the coroutine of each task that has run longest."""
     found: dict[int, UserCall] = {}

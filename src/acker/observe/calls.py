@@ -135,6 +135,11 @@ def line_of_user(stack: Sequence[Line]) -> Line | None:
     return min(reversed(stack), key=_distance, default=None)
 
 
+def has_user_code(stack: Sequence[Line]) -> bool:
+    """Return whether a line of a stack is neither in the standard library nor in acker."""
+    return any(_distance(line) < _FAR for line in stack)
+
+
 def line_of_error(error: BaseException) -> Line | None:
     """Return the line of user code, or of an installed package, that raised an exception or called what raised it."""
     lines, trace = [], error.__traceback__

@@ -49,6 +49,7 @@ def reading(kind: str, name: str, state: str, headline: Mapping[str, Any], **par
         "dead_letters": None,
         "events": None,
         "tables": [],
+        "flames": None,
         "actions": [],
         "log_level": None,
         **parts,

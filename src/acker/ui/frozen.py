@@ -25,6 +25,8 @@ _MODULES: Final = (
     "show.js",
     "vendor/dagre.esm.js",
 )
+# And those that it needs only if stacks were sampled.
+_FLAME_MODULES: Final = ("flame.js", "vendor/d3-flame-graph.esm.js")
 _STYLES: Final = ("vendor/uPlot.min.css", "page.css")
 _START: Final = 'import "acker/frozen.js";'
 _NEEDED: Final = "<noscript><p>This page needs JavaScript.</p></noscript>"
@@ -43,7 +45,7 @@ _DOCUMENT: Final = """<!doctype html>
 {styles}
 <script type="importmap">{imports}</script>
 </head>
-<!-- This file contains two libraries:
+<!-- This file contains libraries:
 
 {licence}
 -->
@@ -74,7 +76,8 @@ def freeze(view: Mapping[str, Any], history: Mapping[str, Any] | None = None) ->
     if history is None:
         shown["charts"] = []
     styles = [_read(name) for name in _STYLES]
-    imports = json.dumps({"imports": {f"acker/{name}": _module(name) for name in _MODULES}})
+    modules = (*_MODULES, *(_FLAME_MODULES if (view.get("flames") or {}).get("taken") else ()))
+    imports = json.dumps({"imports": {f"acker/{name}": _module(name) for name in modules}})
     charts = _read("vendor/uPlot.iife.min.js")
     scripts = " ".join(map(_hash, (imports, charts, _START)))
     body = _BODY.search(_LIVE_ONLY.sub("", _read("index.html")))
@@ -102,7 +105,7 @@ def _read(name: str) -> str:
 
 def _module(name: str) -> str:
     """Return a module as a URL; what it imports stands in the import map."""
-    text = re.sub(r'from "\./', 'from "acker/', _read(name))
+    text = re.sub(r'(from |import\()"\./', r'\1"acker/', _read(name))
     return f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
 
 

@@ -3,7 +3,9 @@
 from acker.local import LocalRuntime
 from acker.local.clock import Flag
 from acker.local.page.components_view import ComponentsView
+from acker.local.page.live_view import RuntimeView
 from acker.local.task_stats import read_tasks
+from acker.observe.failures import FailureLog
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.observe.stats import RuntimeStats
 from acker.spark.topologies.spark_executor import DriverExecutors, SummedLatencies, WeighedQueue
@@ -84,6 +86,13 @@ def test_each_bolt_is_busy_for_the_time_that_its_workers_tell() -> None:
     )
     shares = {"numbers": 0.0, "slow": 0.9, "fast": 0.1}
     assert busy_at(10**10) == (shares, shares)
+
+
+def test_the_page_samples_spouts_on_the_driver_and_says_why_no_bolts() -> None:
+    runtime = OnDriver(Chain)
+    runtime.lifecycle.executors = runtime._make_executors()
+    flames = RuntimeView(runtime, FailureLog(), None, values=False).view()["flames"]
+    assert flames["of"] == ["numbers"] and flames["note"].startswith("Bolts run in Spark's workers")
 
 
 SOURCE = TupleSource("spout", "default", 1, ["body"])

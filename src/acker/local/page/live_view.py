@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from acker.errors import exception_text
+from acker.local.calls import stacks_of
 from acker.local.page.actions import Observed, RuntimeActions
 from acker.local.page.components_view import ComponentsView
 from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, oldest_trees
@@ -23,6 +24,7 @@ from acker.observe.timeout_advice import TooShort
 from acker.topology.bolt import BatchingBolt
 from acker.topology.windowed import WindowedBolt
 from acker.ui.actions import log_level
+from acker.ui.flames import Flames, Stack
 from acker.ui.source import Action
 
 _NS_PER_MS: Final = 1_000_000
@@ -31,6 +33,9 @@ _EVENTS_MAX: Final = 100
 _EDGES_MAX: Final = 50
 # Younger trees move on before somebody reads who holds them.
 _LOOK_MS: Final = 1_000
+_ON_WORKERS: Final = (
+    "Bolts run in Spark's workers, which send the stack of a call only once it runs long: no flame graph of them here."
+)
 _STATES: Final = {
     "new": "starting",
     "running": "running",
@@ -65,7 +70,9 @@ class RuntimeView:
         self._seen_state, self._seen_stalls = "", 0
         self._seen_holders = SeenHolders()
         self._failure_rows = FailureRows(failures, values=values, seen=self._seen_holders)
-        self.actions: Mapping[str, Action] = RuntimeActions(runtime, failures).by_name
+        self._flames = Flames(self._stacks_of, self._sampled, self._not_sampled)
+        by_name = RuntimeActions(runtime, failures).by_name
+        self.actions: Mapping[str, Action] = {**by_name, "sample": self._flames.sample}
 
     def stats(self) -> RuntimeStats:
         """Return the figures of this moment."""
@@ -115,6 +122,7 @@ class RuntimeView:
             dead_letters=self._failure_rows.dead_letters(totals["dead_letters"], self._why_not_replayed(executors)),
             events=list(reversed(self._events)),
             tables=self._runtime.more_tables(),
+            flames=self._flames.to_json(),
             actions=list(self.actions) if stats.state != "stopped" else [],
             log_level=log_level(),
             **parts,
@@ -236,6 +244,24 @@ class RuntimeView:
             for row, _ in self._rows_of(executors, trees, calls, now_ns, {tree.root_id for tree in trees})
         ]
         return found + self._failure_rows.find(text)
+
+    # Flame graphs.
+
+    def _sampled(self) -> list[str]:
+        executors = self._runtime.lifecycle.executors
+        if executors is None:
+            return []
+        here = executors if executors.bolts_are_here else executors.spouts
+        names = {each.tasks[0].collector.component for each in here}
+        return [name for name in self._runtime.graph.nodes if name in names]
+
+    def _not_sampled(self) -> str:
+        executors = self._runtime.lifecycle.executors
+        return "" if executors is None or executors.bolts_are_here else _ON_WORKERS
+
+    def _stacks_of(self, component: str) -> list[Stack]:
+        executors = self._runtime.lifecycle.executors
+        return [] if executors is None else stacks_of(executors, component)
 
     # Dead letters and events.
 

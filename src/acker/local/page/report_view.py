@@ -56,6 +56,7 @@ def report_view(report: RunReport, graph: Graph, last: Mapping[str, Any] | None 
         failures=last.get("failures"),
         dead_letters=last.get("dead_letters"),
         events=last.get("events"),
+        flames=last.get("flames"),
         tables=list(_tables(components)),
     )
 

@@ -183,8 +183,13 @@ export function letterColumns(replay) {
     ];
 }
 
-export function componentColumns() {
+export function componentColumns(sample) {
     const queue = (row) => (row.queue_capacity ? `${count(row.queue)} of ${count(row.queue_capacity)}` : NOTHING);
+    const button = (row) => {
+        const element = el("button", { type: "button", class: "quiet", click: () => sample(row.name) }, "Flame graph");
+        element.setAttribute("aria-label", `Flame graph of ${row.name}`);
+        return { element, update: (now) => (element.hidden = !now.can_sample) };
+    };
     return [
         { name: "Component", class: "", cell: text((row) => (row.bottleneck ? `${row.name} (bottleneck)` : row.name)) },
         { name: "Kind", class: "", cell: text((row) => row.kind) },
@@ -202,6 +207,7 @@ export function componentColumns() {
         },
         { name: "Execute p50", class: "n", cell: text((row) => duration(row.latency?.p50_ms)) },
         { name: "p99", class: "n", cell: text((row) => duration(row.latency?.p99_ms)) },
+        { name: "", class: "n", cell: button },
     ];
 }
 

@@ -1,7 +1,7 @@
 // One reading on the page. The live page shows one after the other, a frozen one shows its only one.
 
 import { Charts } from "./charts.js";
-import { bytes, clock, count, duration, el, rate, set, write } from "./format.js";
+import { bytes, clock, count, duration, el, plural, rate, set, write } from "./format.js";
 import { showHistograms } from "./histograms.js";
 import {
     List,
@@ -66,9 +66,11 @@ const lists = {
         letterColumns((row) => actions.run("replay", { number: row.number })),
         (row) => row.number,
     ),
-    components: new List($("components"), componentColumns(), (row) => row.name, "No components yet."),
+    components: new List($("components"), componentColumns(sample), (row) => row.name, "No components yet."),
 };
 const tables = new Map();
+const flames = new Map();
+let wantsFlame = false;
 const calls = new Map();
 const ofConsumer = () => view.kind === "consumer";
 
@@ -97,7 +99,9 @@ export function show(now) {
     showOr($("failures"), now.failures, showFailures);
     showOr($("dead"), now.dead_letters, showLetters);
     $("components").parentElement.hidden = now.graph.nodes.length === 0 || now.kind === "graph" || ofConsumer();
-    lists.components.show(now.graph.nodes);
+    const sampled = may("sample") ? (now.flames?.of ?? []) : [];
+    lists.components.show(now.graph.nodes.map((node) => ({ ...node, can_sample: sampled.includes(node.name) })));
+    showFlames(now.flames ?? { of: [], note: "", taken: [] });
     showTiles(now);
     showTables(now.tables);
     $("events").parentElement.hidden = now.kind !== "topology" || now.events === null;
@@ -129,6 +133,52 @@ function showCalls(wanted) {
         made.element.remove();
         calls.delete(key);
     }
+}
+
+// ---- flame graphs ----
+
+async function sample(of) {
+    wantsFlame = true;
+    actions.tell(`Sampling the calls of ${of} for some seconds.`);
+    await actions.run("sample", { of });
+}
+
+// Each is drawn once; the library that draws is only loaded if there is one.
+function showFlames({ of, note, taken }) {
+    const canAsk = ofConsumer() && may("sample");
+    $("flames").hidden = !(taken.length || note || canAsk);
+    const about = "A frame is as wide as its share of the samples; what it called is below.";
+    write($("flames-hint"), [note, taken.length || canAsk ? about : ""].join(" ").trim());
+    if (actions !== null) {
+        $("flames-sample").hidden = !canAsk;
+        $("flames-sample").onclick = () => sample(of[0]);
+    }
+    const seen = new Set();
+    for (const each of [...taken].reverse()) {
+        const key = `${each.of} ${each.at_ms}`;
+        seen.add(key);
+        if (!flames.has(key)) flames.set(key, addFlame(each));
+    }
+    for (const [key, element] of flames) {
+        if (seen.has(key)) continue;
+        element.remove();
+        flames.delete(key);
+    }
+}
+
+function addFlame(taken) {
+    const title = `${taken.of}: ${count(taken.samples)} samples in ${taken.secs} s, until ${clock(taken.at_ms)}`;
+    const top = taken.top.map(([line, n]) => `${line}: ${plural(n, "time")}`).join("; ");
+    const box = el("div", { class: "flame" });
+    const lines = el("p", { class: "told" }, `The last lines of your code: ${top}.`);
+    const element = el("div", null, el("h3", null, title), lines, box);
+    $("flames-list").prepend(element);
+    import("./flame.js").then(({ draw }) => {
+        draw(box, taken);
+        if (wantsFlame) $("flames-h").focus();
+        wantsFlame = false;
+    });
+    return element;
 }
 
 // A page without such a list has no section for it either.
