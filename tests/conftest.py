@@ -72,7 +72,7 @@ NEED_CLIENTS = [
 ]
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
-QUEUES = [name for name in ("celery", "dramatiq") if not find_spec(name)]
+QUEUES = [name for name in ("celery", "dramatiq", "rq") if not find_spec(name)]
 collect_ignore_glob += [f"remote/test_{name}*.py" for name in QUEUES]
 
 # The live page needs a server, and its tests in a browser a driver.

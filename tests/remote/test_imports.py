@@ -13,12 +13,12 @@ def run(code):
 def test_jobs_need_no_client_and_a_consumer_without_replies_loads_no_jobs():
     loaded = set(run("import sys, acker.remote; print(*sys.modules)").stdout.split())
     assert "acker.remote.trees" in loaded
-    assert not loaded & {"redis", "celery", "dramatiq", "asyncio", "acker.connectors"}
+    assert not loaded & {"redis", "celery", "dramatiq", "rq", "asyncio", "acker.connectors"}
     assert "acker.remote" not in run("import sys, acker.connectors; print(*sys.modules)").stdout.split()
 
 
 # One parameter: a text that is the name of a server would start it.
-@pytest.mark.parametrize("client", [("redis",), ("celery",), ("dramatiq",)], ids=lambda client: client[0])
+@pytest.mark.parametrize("client", [("redis",), ("celery",), ("dramatiq",), ("rq",)], ids=lambda client: client[0])
 def test_a_missing_client_names_the_extra(client):
     (name,) = client
     code = f"import sys; sys.modules[{name!r}] = None; import acker.remote.{name}"

@@ -39,7 +39,7 @@ NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 # Task queues, which only their own modules of acker.remote import.
-QUEUES = {"celery", "dramatiq"}
+QUEUES = {"celery", "dramatiq", "rq"}
 # What the live page runs on.
 SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}
@@ -213,6 +213,7 @@ def test_a_circle_is_found() -> None:
 
 # Class names that are defined more than once, and why that is right.
 SAME_CLASS_NAME = {
+    "Job": "one execution with a token, and that of RQ, which workers take in the place of their own by this name",
     "Message": "that of a broker, and that to the acker: acker.connectors and acker export each under its own name",
 }
 

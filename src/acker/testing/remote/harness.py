@@ -39,8 +39,8 @@ class QueueHarness(abc.ABC):
         Environment variables of workers, beside those of this process.
     runs_one_job : bool
         Whether a process of the worker runs one job at a time, so that a thread of the job works for it.
-    knows_outlived : bool
-        Whether the integration refuses what a thread without a context sends when no job runs any more.
+    threads_outlive : bool
+        Whether a thread that a job has started goes on when the job has ended.
     after_exit, after_process_kill, after_worker_kill : {"repeats", "fails"} or None
         What becomes of a job that raises SystemExit, whose process is killed by SIGKILL, or whose worker is with all of
         its processes, when another worker runs: it runs again, or the tree fails. None: neither, within any time that
@@ -51,7 +51,7 @@ class QueueHarness(abc.ABC):
     ready: ClassVar[str] = "ready"
     environ: Mapping[str, str] = {}
     runs_one_job: ClassVar[bool] = False
-    knows_outlived: ClassVar[bool] = True
+    threads_outlive: ClassVar[bool] = True
     after_exit: ClassVar[str | None] = "fails"
     after_process_kill: ClassVar[str | None] = None
     after_worker_kill: ClassVar[str | None] = "repeats"
