@@ -2,12 +2,15 @@
 
 Run it: python examples/web_app.py redis://localhost:6379 8000
 
-It needs the extras `redis` and `ui`. FastAPI takes the same `lifespan`. Each worker of a server calls `app`, and so has
-a consumer of its own.
+Several workers: REDIS_URL=redis://localhost:6379 uvicorn --factory web_app:from_environment --workers 4
+
+It needs the extras `redis` and `ui`. FastAPI takes the same `lifespan`. Each worker of a server makes its application
+after the fork, and so has a consumer of its own. kubernetes.yaml runs it in a cluster.
 """
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,5 +49,10 @@ def app(url: str) -> Starlette:
     return Starlette(lifespan=lifespan, routes=[Route("/healthz", health)])
 
 
+def from_environment() -> Starlette:
+    return app(os.environ["REDIS_URL"])
+
+
 if __name__ == "__main__":
-    uvicorn.run(app(sys.argv[1]), port=int(sys.argv[2]), log_level="warning")
+    url, port, *host = sys.argv[1:]  # probes of Kubernetes come from outside of the container: 0.0.0.0
+    uvicorn.run(app(url), host=host[0] if host else "127.0.0.1", port=int(port), log_level="warning")

@@ -25,6 +25,7 @@ from acker import (
     TupleStateError,
 )
 from acker.connectors import Consumer
+from acker.connectors.handles import Process
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import JetStreamHarness, KafkaHarness, PostgreSQLHarness, RedisHarness, SQSHarness
@@ -565,6 +566,14 @@ def test_health_is_red_before_the_start_and_after_the_end(broker):
     consumer.run(lambda _: seen.append(consumer.health()), until="empty")
     assert seen == [(True, "running", "all is well")]
     assert consumer.health() == (False, "stopped", "it was stopped")
+
+
+def test_health_is_red_in_a_forked_process_and_says_whose_consumer_it_is(broker, monkeypatch):
+    """As gunicorn's --preload forks an application."""
+    consumer = consumer_of(broker)
+    monkeypatch.setattr(Process, "id", -1)  # what a child sees
+    found = consumer.health()
+    assert not found.ok and f"it belongs to process {os.getpid()}, from which this one was forked" in found.text
 
 
 def test_health_is_red_when_the_source_has_failed(broker):

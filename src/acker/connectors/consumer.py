@@ -583,6 +583,9 @@ class Consumer(Generic[Value]):
     def health(self) -> ConsumerHealth:
         """Return whether this consumer can do its work, for the health check of a service; any thread may ask."""
         state, error = self._state, self._store.error
+        if self.process != Process.id:
+            text = f"it belongs to process {self.process}, from which this one was forked: make one in each process"
+            return ConsumerHealth(False, state, text)
         if error is not None:
             return ConsumerHealth(False, state, f"it ended: {exception_text(error)}")
         if state in {"new", "stopped"}:
