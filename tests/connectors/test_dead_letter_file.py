@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from acker import ArgumentValueError, SourceError
-from acker.connectors import DeadLetterFile, Letter, Letters, Outgoing
+from acker.connectors import DeadLetterFile, DeadLetters, Letter, Outgoing
 from acker.connectors.dead_letter_file import FileLetters
 from acker.connectors.source import Delivery
 from acker.testing.connectors import MemoryPublisher
@@ -39,7 +39,7 @@ def test_letters_that_two_processes_write_while_others_are_dropped_are_kept(tmp_
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, path, str(begin)]) for begin in (0, 300)]
     dropped = []
     while any(writer.poll() is None for writer in writers):
-        dropped += [letter.value for letter in Letters(DeadLetterFile(path)).drop().letters]
+        dropped += [letter.value for letter in DeadLetters(DeadLetterFile(path)).drop().letters]
     assert [writer.returncode for writer in writers] == [0, 0]
     found = [value.decode() for value in dropped] + values(path)
     assert sorted(found) == sorted(["first", *map(str, range(600))])
@@ -54,7 +54,7 @@ def test_a_writer_that_waited_for_the_lock_writes_to_the_new_file(tmp_path, monk
     def drop_and_lock(file, how):
         if not done:
             done.append(how)
-            Letters(DeadLetterFile(path)).drop()
+            DeadLetters(DeadLetterFile(path)).drop()
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", drop_and_lock)
@@ -68,7 +68,7 @@ def test_a_file_that_is_written_anew_keeps_its_mode_and_the_link_to_it(tmp_path)
     written(path, b"lamp", b"desk")
     path.chmod(0o640)
     link.symlink_to(path)
-    report = Letters(DeadLetterFile(link)).drop(lambda letter: letter.value == b"lamp")
+    report = DeadLetters(DeadLetterFile(link)).drop(lambda letter: letter.value == b"lamp")
     assert len(report.letters) == 1 and values(path) == ["desk"]
     assert path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["letters", "link"]
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(SourceError, match="No space left on device"):
-        Letters(DeadLetterFile(path)).drop(lambda letter: letter.value == b"lamp")
+        DeadLetters(DeadLetterFile(path)).drop(lambda letter: letter.value == b"lamp")
     assert values(path) == ["lamp", "desk"]
     assert [each.name for each in tmp_path.iterdir()] == ["letters"]
 
@@ -92,7 +92,7 @@ def test_lines_that_are_no_letters_stay_and_are_named(tmp_path, caplog):
     path = tmp_path / "letters"
     odd, torn = b'no json\n{"value": 7, "headers": {}}\n', b'{"value": '
     path.write_bytes(odd + b'{"value_base64": "/wo=", "headers": {}}\n' + b"[]\n" + torn)
-    report = Letters(DeadLetterFile(path)).drop()
+    report = DeadLetters(DeadLetterFile(path)).drop()
     assert [letter.value for letter in report.letters] == [b"\xff\n"]
     assert [f"line {number}" in caplog.text for number in (1, 2, 3, 4, 5)] == [True, True, False, True, True]
     assert path.read_bytes() == odd + b"[]\n" + torn
@@ -101,16 +101,16 @@ def test_lines_that_are_no_letters_stay_and_are_named(tmp_path, caplog):
 def test_one_of_two_equal_letters_can_go(tmp_path):
     path = tmp_path / "letters"
     written(path, b"lamp", b"lamp")
-    (first, second) = Letters(DeadLetterFile(path)).find().letters
+    (first, second) = DeadLetters(DeadLetterFile(path)).find().letters
     assert first == second
     target = MemoryPublisher()
     target.refuse()
-    Letters(DeadLetterFile(path)).retry(to=target)
+    DeadLetters(DeadLetterFile(path)).retry(to=target)
     assert values(path) == ["lamp"] and len(target.published) == 1
 
 
 def test_a_file_that_is_not_there_has_no_letters(tmp_path):
-    assert Letters(DeadLetterFile(tmp_path / "letters")).find().letters == []
+    assert DeadLetters(DeadLetterFile(tmp_path / "letters")).find().letters == []
     with pytest.raises(SourceError, match="no regular file"):
         FileLetters(tmp_path).open(None, 1)
 
@@ -124,7 +124,7 @@ def test_bytes_in_headers_come_back_as_their_text(tmp_path):
     """The headers of Kafka are bytes: in the file, they were the text of Python's literal."""
     path = tmp_path / "letters"
     written(path, b"lamp", colour=b"gr\xc3\xbcn")
-    (letter,) = Letters(DeadLetterFile(path)).find().letters
+    (letter,) = DeadLetters(DeadLetterFile(path)).find().letters
     assert letter.headers == {"colour": "grün"}
 
 

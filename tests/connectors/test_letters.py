@@ -15,7 +15,7 @@ from collections import Counter
 
 import pytest
 
-from acker.connectors import Consumer, Letters, Outgoing
+from acker.connectors import Consumer, DeadLetters, Outgoing
 from acker.testing.connectors import MemoryPublisher
 
 PATIENCE_SECS = 120.0
@@ -23,7 +23,7 @@ PATIENCE_SECS = 120.0
 # Publishes letters again; the second call of the broker, or the only one, is confirmed, and then this hangs.
 HANG = """
 import sys, threading
-from acker.connectors import Letters
+from acker.connectors import DeadLetters
 from tests.connectors.test_letters import made
 place, target, count = made(sys.argv[1]), made(sys.argv[2]), int(sys.argv[3])
 write, confirmed = target.write, 0
@@ -37,7 +37,7 @@ def write_and_hang(messages):
         threading.Event().wait()
     return answers
 target.write = write_and_hang
-Letters(place, lease_secs=2).retry(to=target)
+DeadLetters(place, lease_secs=2).retry(to=target)
 """
 
 
@@ -126,7 +126,7 @@ class LettersContract:
         self.publish(made(self.place), [alien])
         report = self.consumer().letters().drop()
         assert {each.value for each in report.letters} == {b"0", b"1"} and report.others == 1
-        assert [each.value for each in Letters(made(self.place)).find().letters] == [b"alien"]
+        assert [each.value for each in DeadLetters(made(self.place)).find().letters] == [b"alien"]
 
     def test_a_kill_in_the_middle_loses_nothing(self):
         names = [b"%d" % number for number in range(self.count)]
@@ -138,7 +138,7 @@ class LettersContract:
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         # What was confirmed and not dropped comes again, once the leases of the dead process are over.
-        letters = Letters(made(self.place), lease_secs=2)
+        letters = DeadLetters(made(self.place), lease_secs=2)
         target = made(self.queue)
         arrived, until = Counter(), time.monotonic() + PATIENCE_SECS
         while len(arrived) < self.count or letters.find().letters:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from acker.errors import AckerError, ArgumentValueError, SnapshotError, TopologyError
 
 if TYPE_CHECKING:
-    from acker.connectors import Consumer, Letters, Publisher
+    from acker.connectors import Consumer, DeadLetters, Publisher
     from acker.topology import Graph, Topology
 
 
@@ -94,7 +94,7 @@ def load_consumer(name: str, handler: str) -> tuple[Consumer[Any], Callable[...,
     return found, function
 
 
-def load_letters(place: str, to: str | None, most: int) -> tuple[Letters, Publisher | None]:
+def load_letters(place: str, to: str | None, most: int) -> tuple[DeadLetters, Publisher | None]:
     """Return the dead letters at a place, and where they are to go if not to their consumer's source.
 
     Parameters
@@ -113,7 +113,7 @@ def load_letters(place: str, to: str | None, most: int) -> tuple[Letters, Publis
     ArgumentValueError
         The consumer has no publisher for dead letters.
     """
-    from acker.connectors import Consumer, DeadLetterFile, Letters, Publisher, Source
+    from acker.connectors import Consumer, DeadLetterFile, DeadLetters, Publisher, Source
 
     target = None if to is None else _load_object(to, "--to", (Consumer, Source, Publisher))
     publisher = target if isinstance(target, Publisher) else None
@@ -129,7 +129,7 @@ def load_letters(place: str, to: str | None, most: int) -> tuple[Letters, Publis
         return found.letters(most=most), publisher
     if isinstance(target, Consumer):
         return target.letters(found, most=most), None
-    return Letters(found, source=target if isinstance(target, Source) else None, most=most), publisher
+    return DeadLetters(found, source=target if isinstance(target, Source) else None, most=most), publisher
 
 
 def _load_object(name: str, what: str, kinds: tuple[type, ...]) -> Any:

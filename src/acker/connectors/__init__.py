@@ -16,7 +16,7 @@ from acker.errors import Reject
 
 if TYPE_CHECKING:
     from acker.connectors.dead_letter_file import DeadLetterFile
-    from acker.connectors.letters import Letter, Letters, LettersReport
+    from acker.connectors.letters import DeadLetters, Letter, LettersReport
     from acker.connectors.topologies.journaled_spout import JournaledSourceSpout
     from acker.connectors.topologies.publish_bolt import PublishBolt
     from acker.connectors.topologies.source_spout import SourceSpout
@@ -28,11 +28,11 @@ __all__ = [
     "ConsumerStats",
     "CurrentMessage",
     "DeadLetterFile",
+    "DeadLetters",
     "Delivery",
     "Handle",
     "JournaledSourceSpout",
     "Letter",
-    "Letters",
     "LettersReport",
     "Message",
     "OpenMessage",
@@ -53,7 +53,7 @@ _BY_MODULE = {
     "DeadLetterFile": "dead_letter_file",
     "JournaledSourceSpout": "topologies.journaled_spout",
     "Letter": "letters",
-    "Letters": "letters",
+    "DeadLetters": "letters",
     "LettersReport": "letters",
     "PublishBolt": "topologies.publish_bolt",
     "SourceSpout": "topologies.source_spout",

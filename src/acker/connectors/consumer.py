@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from acker.connectors.consumer_view import ConsumerView
     from acker.connectors.handlers import Until
     from acker.connectors.jobs import Jobs
-    from acker.connectors.letters import Letters
+    from acker.connectors.letters import DeadLetters
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -555,7 +555,7 @@ class Consumer(Generic[Value]):
             acker=self._trees.acker_stats(),
         )
 
-    def letters(self, place: Publisher | None = None, **options: Any) -> Letters:
+    def letters(self, place: Publisher | None = None, **options: Any) -> DeadLetters:
         """Return the dead letters of this consumer, to list, publish again or drop. It need not run.
 
         Parameters
@@ -563,14 +563,14 @@ class Consumer(Generic[Value]):
         place : Publisher, optional
             Where they lie; by default `dead_letters`.
         **options
-            Those of `Letters`.
+            Those of `DeadLetters`.
 
         Raises
         ------
         ArgumentValueError
             There is no `place`, and `dead_letters` is no publisher.
         """
-        from acker.connectors.letters import Letters
+        from acker.connectors.letters import DeadLetters
 
         place = self._options.publisher if place is None else place
         if place is None:
@@ -578,7 +578,7 @@ class Consumer(Generic[Value]):
                 f"{self.name}: dead_letters is {self._options.dead_letters!r}, and no publisher: give a publisher that"
                 " leads to where the letters are"
             )
-        return Letters(place, source=self._source, **options)
+        return DeadLetters(place, source=self._source, **options)
 
     def health(self) -> ConsumerHealth:
         """Return whether this consumer can do its work, for the health check of a service; any thread may ask."""

@@ -96,7 +96,7 @@ def _time_of(text: str) -> datetime | None:
 
 @dataclass(slots=True)
 class LettersReport:
-    """What `Letters` has done.
+    """What `DeadLetters` has done.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ Where = Callable[[Letter], bool]
 _Found = list[tuple[Delivery, Letter]]
 
 
-class Letters:
+class DeadLetters:
     """The dead letters at one place; `Consumer.letters` returns those of a consumer.
 
     Nothing here is lost: a letter is removed only after the copy of it is confirmed. After a crash in between it is
@@ -140,7 +140,7 @@ class Letters:
 
     Examples
     --------
-    >>> letters = Letters(DeadLetterFile("letters.jsonl"), source=source)        # doctest: +SKIP
+    >>> letters = DeadLetters(DeadLetterFile("letters.jsonl"), source=source)        # doctest: +SKIP
     >>> report = letters.retry(lambda letter: "TimeoutError" in letter.reason)   # doctest: +SKIP
     """
 
@@ -216,7 +216,7 @@ class Letters:
 
     def _own_target(self) -> Publisher:
         if self._source is None:
-            raise ArgumentValueError("retry: nobody said where to: give source= to Letters, or to=, a publisher")
+            raise ArgumentValueError("retry: nobody said where to: give source= to DeadLetters, or to=, a publisher")
         target = self._source.publisher()
         assert isinstance(target, Publisher)
         return target

@@ -149,7 +149,7 @@ class Publisher(abc.ABC):
                 self.disconnect()
 
     def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
-        """Return a new source of the messages that lie where this publisher writes, for `Letters`.
+        """Return a new source of the messages that lie where this publisher writes, for `DeadLetters`.
 
         Parameters
         ----------
