@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +20,9 @@ from acker.errors import ConfError, RuntimeStateError, TopologyError
 from acker.spark import run
 from acker.spark.topologies import jvm as jvm_module
 from acker.spark.topologies import micro_batch_job, micro_batches
-from acker.spark.topologies.jvm import Jvm, Load
+from acker.spark.topologies.jvm import Jvm, Load, free_dropped
 from acker.spark.topologies.micro_batch_job import MicroBatchJob
+from acker.spark.topologies.stage_rows import StageRow
 from acker.topology import Bolt, Spout, Topology
 from acker.topology.tuples import TupleSource
 from tests.torture.kills.run import environment_of
@@ -94,6 +96,29 @@ def test_the_jvm_does_not_keep_the_tuples_of_micro_batches_that_have_ended(spark
     assert len(frames) > 5 and not [frame for frame in frames[:-1] if frame() is not None]
 
 
+@pytest.mark.spark
+def test_the_jvm_frees_at_once_what_python_has_dropped(spark, monkeypatch):
+    """Py4J's own thread looks once a second; here it never does."""
+    monkeypatch.setattr(spark.sparkContext._gateway._gateway_client, "finalizer_deque", deque())
+    java = spark._jvm.java.lang
+    dropped = java.Object()
+    seen_by_jvm = java.ref.WeakReference(dropped)
+    del dropped
+    free_dropped(spark)
+    java.System.gc()
+    assert seen_by_jvm.get() is None
+
+
+@pytest.mark.spark
+def test_large_tuples_are_tasks_of_their_own(spark):
+    """Whatever else is in the micro-batch, a task has one of them, in few copies."""
+    option = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(option, None)
+    rows = [StageRow(0, 0, -1, seq, bytes(4_000_000)) for seq in range(5)]
+    assert micro_batch_job._frame_of(spark, rows).rdd.getNumPartitions() == 5
+    assert spark.conf.get(option, None) == before
+
+
 def test_large_tuples_travel_in_values_of_a_good_size(monkeypatch):
     monkeypatch.setattr(micro_batches, "_ROW_BYTES", 100_000)
     source = TupleSource("large", "default", 1, ["body"])
@@ -145,11 +170,70 @@ def test_a_micro_batch_that_a_jvm_does_not_do_says_what_it_had_and_what_mends_it
 # ---- whether a JVM has died ------------------------------------------------------------------------------------------
 
 
-def jvm_of(process, port=1):
+def jvm_of(process, port=1, is_stopped=lambda: False, **options):
     """Return a JVM that is a process, or a port."""
     gateway = SimpleNamespace(proc=process, gateway_parameters=SimpleNamespace(address="127.0.0.1", port=port))
-    conf = SimpleNamespace(get=lambda name, default: default)
-    return Jvm(SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway, getConf=lambda: conf)))
+    conf = SimpleNamespace(get=options.get)
+    jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped))
+    context = SimpleNamespace(_gateway=gateway, getConf=lambda: conf, _jsc=jsc)
+    return Jvm(SimpleNamespace(sparkContext=context))
+
+
+def refuse():
+    raise ConnectionRefusedError
+
+
+class UnreadableError(Exception):
+    """As Py4J's errors, whose text is in the JVM."""
+
+    def __str__(self):
+        return refuse()
+
+
+def of_cause(fault, cause):
+    fault.__cause__ = cause
+    return fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ValueError("java.lang.OutOfMemoryError: GC overhead limit exceeded"),
+        ValueError("org.apache.spark.memory.SparkOutOfMemoryError: no room"),
+        ValueError("[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0"),
+        ValueError("ExecutorLostFailure (executor 1 exited): Command exited with code 52, exit code 52"),
+        of_cause(UnreadableError(), ValueError("Caused by: java.lang.OutOfMemoryError: Java heap space")),
+    ],
+    ids=["collector", "Spark's own", "an operator's", "an executor's", "the cause"],
+)
+def test_each_form_of_an_error_without_memory_is_known(fault):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        jvm = jvm_of(None, server.getsockname()[1], **{"spark.master": "yarn"})
+        assert jvm.is_to_blame(fault) and not jvm.is_to_blame(ValueError("a bolt's"))
+        told = str(jvm.death(Load(3), 5, fault))
+    assert "had no memory left for it; spark.driver.memory is 1g, spark.executor.memory 1g" in told
+
+
+@pytest.mark.parametrize("is_stopped", [lambda: True, refuse], ids=["stopped", "its JVM does not answer"])
+def test_a_job_that_ends_since_the_jvm_does_waits_for_that_end(is_stopped):
+    """A task without memory ends the JVM; jobs end first, with "cancelled because SparkContext was shut down"."""
+    fault = UnreadableError()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        jvm = jvm_of(process, is_stopped=is_stopped)
+        process.stdin.close()
+        assert jvm.is_to_blame(fault)
+        assert "Spark's JVM died in it" in str(jvm.death(Load(3), 5, fault))
+
+
+def test_a_context_that_stopped_in_a_jvm_that_lives_is_named(monkeypatch):
+    monkeypatch.setattr(jvm_module, "_DYING_SECS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+            jvm, fault = jvm_of(process, port, is_stopped=lambda: True), ValueError("SparkContext was shut down")
+            assert jvm.is_to_blame(fault)
+            assert "Spark's JVM stopped Spark in it" in str(jvm.death(Load(3), 5, fault))
+            process.kill()
 
 
 def test_a_process_that_has_ended_is_a_dead_jvm():
@@ -176,12 +260,12 @@ def test_a_fault_of_a_connection_to_a_jvm_that_lives_is_no_death(monkeypatch):
 # ---- real ones -------------------------------------------------------------------------------------------------------
 
 PROGRAM = textwrap.dedent("""
-    import os, signal, sys
+    import os, signal, sys, traceback
     from pyspark.sql import SparkSession
     from acker.spark import run
     from acker.topology import Bolt, ReliableSpout, Topology
 
-    size, count, bound, kills = map(int, sys.argv[2:])
+    size, count, bound, kills, memory = map(int, sys.argv[2:])
 
     class Large(ReliableSpout):
         outputs = ["body"]
@@ -211,37 +295,49 @@ PROGRAM = textwrap.dedent("""
     if __name__ == "__main__":
         builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-        spark = builder.config("spark.driver.memory", "512m").getOrCreate()
+        builder = builder.config("spark.driver.memory", f"{memory}m")
+        # Spark itself refuses a driver of less than 450 MB, of which it would keep 300 MB.
+        spark = builder.config("spark.testing.reservedMemory", 100_000_000).getOrCreate()
         victim = spark.sparkContext._gateway.proc.pid if kills else 0
         conf = {"user.victim": victim, "topology.spark.batch.bytes": bound, "topology.drain.secs": 3600}
         try:
             print("acked", run(Taken, conf, spark=spark, checkpoint=sys.argv[1] or None).stats.totals.acked)
         except Exception as fault:
+            traceback.print_exc()
             print("ended by", type(fault).__name__, fault)
 """)
 
 
-def output_of(tmp_path, *arguments):
+def run_program(tmp_path, expected, *arguments, memory=512):
+    """Run the program; fail with all that it has said, whole, if a pattern is not in it."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, str(program), *map(str, arguments)]
+    command = [sys.executable, str(program), *map(str, arguments), str(memory)]
     done = subprocess.run(
         command, env=environment_of(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )
-    return done.stdout + done.stderr
+    if not re.search(expected, done.stdout):
+        pytest.fail(f"{expected!r} is not in this:\n{done.stderr}\n{done.stdout}", pytrace=False)
 
 
 @pytest.mark.slow
-def test_forty_tuples_of_10_mb_pass_through_a_driver_of_512_mb(tmp_path):
-    assert "acked 40" in output_of(tmp_path, "", 10_000_000, 40, 64_000_000, 0)
+@pytest.mark.parametrize("memory", [512, 384])
+def test_forty_tuples_of_10_mb_pass_through_a_small_driver(tmp_path, memory):
+    run_program(tmp_path, "acked 40", "", 10_000_000, 40, 64_000_000, 0, memory=memory)
+
+
+@pytest.mark.slow
+def test_a_jvm_without_memory_ends_a_run_and_names_the_micro_batch(tmp_path):
+    told = r"ended by RuntimeStateError micro-batch \d+ \(.* bytes, .*\): Spark's JVM .*; spark.driver.memory is 192m"
+    run_program(tmp_path, told, "", 10_000_000, 40, 400_000_000, 0, memory=192)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stream", [False, True], ids=["batch job", "stream"])
 def test_the_death_of_the_jvm_ends_a_run_at_once_and_names_the_micro_batch(tmp_path, is_stream):
     checkpoint = tmp_path / "checkpoint" if is_stream else ""
-    output = output_of(tmp_path, checkpoint, 1000, 5, 64_000_000, 1)
-    assert re.search(
-        r"ended by RuntimeStateError micro-batch \d \(\d tuples of spouts, .*Spark's JVM died in it", output
+    told = (
+        r"ended by RuntimeStateError micro-batch \d \(\d tuples of spouts, .*Spark's JVM died in it;"
+        " spark.driver.memory is 512m"
     )
-    assert "spark.driver.memory is 512m" in output
+    run_program(tmp_path, told, checkpoint, 1000, 5, 64_000_000, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
 
 BATCH_BYTES: Final = "topology.spark.batch.bytes"
 _MEMORY: Final = "spark.driver.memory"
+_EXECUTOR_MEMORY: Final = "spark.executor.memory"
 _MEMORY_DEFAULT: Final = "1g"
 _OUT_OF_MEMORY: Final = "OutOfMemoryError"
+# Spark's class of an error that it raises itself when an operator gets no memory, and the end of an executor without.
+_OUT_OF_MEMORY_TEXTS: Final = (_OUT_OF_MEMORY, "UNABLE_TO_ACQUIRE_MEMORY", "exit code 52")
 # Seconds that a process may take to end after its connections broke, and a live one to accept another connection.
 _DYING_SECS: Final = 5.0
 _CONNECT_SECS: Final = 2.0
@@ -51,17 +55,20 @@ class Jvm:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        context: Any = spark.sparkContext
-        self._gateway = context._gateway
+        self._context: Any = spark.sparkContext
+        self._gateway: Any = self._context._gateway
         # Asked for now: a dead JVM would not answer.
-        self._memory = context.getConf().get(_MEMORY, _MEMORY_DEFAULT)
+        conf = self._context.getConf()
+        self._memory = f"{_MEMORY} is {conf.get(_MEMORY, _MEMORY_DEFAULT)}"
+        if not str(conf.get("spark.master", "local")).startswith("local"):
+            self._memory += f", {_EXECUTOR_MEMORY} {conf.get(_EXECUTOR_MEMORY, _MEMORY_DEFAULT)}"
 
     def has_died(self, fault: BaseException | None = None) -> bool:
-        """Return whether it has died; after a fault of its connection, wait a moment for its end."""
+        """Return whether it has died; after a fault that may come from its end, wait a moment for that."""
         process: subprocess.Popen[bytes] | None = getattr(self._gateway, "proc", None)
         if process is None:  # started by spark-submit
             return not self._accepts()
-        if process.poll() is None and fault is not None and _is_of_connection(fault):
+        if process.poll() is None and fault is not None and (_is_of_connection(fault) or self._has_stopped()):
             try:
                 process.wait(_DYING_SECS)
             except subprocess.TimeoutExpired:
@@ -78,19 +85,78 @@ class Jvm:
             return False
         return True
 
-    def is_to_blame(self, fault: BaseException) -> bool:
-        """Return whether a fault comes from a JVM that has died, or that has no memory left."""
-        return _OUT_OF_MEMORY in str(fault) or self.has_died(fault)
+    def _has_stopped(self) -> bool:
+        """Return whether Spark has stopped in it, though this program has not stopped it.
 
-    def death(self, load: Load, batch_bytes: int) -> RuntimeStateError:
+        Without memory it does: a thread of Spark ends, or the whole JVM does, and its jobs end before its process.
+        """
+        jsc = self._context._jsc
+        if jsc is None:
+            return False
+        try:
+            return bool(jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - whatever it is, the JVM does not answer
+            return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether Spark runs no more in it: it has died, or is about to."""
+        return self.has_died() or self._has_stopped()
+
+    def is_to_blame(self, fault: BaseException) -> bool:
+        """Return whether a fault comes from a JVM that has died, that has no memory left, or where Spark stopped."""
+        return _is_out_of_memory(fault) or self.has_died(fault) or self.is_over
+
+    def death(self, load: Load, batch_bytes: int, fault: BaseException | None = None) -> RuntimeStateError:
         """Return the error for a micro-batch that a JVM did not do; `batch_bytes` is its bound."""
-        what = "died in it" if self.has_died() else "had no memory left for it"
+        if self.has_died(fault):
+            what = "died in it"
+        elif fault is not None and _is_out_of_memory(fault):
+            what = "had no memory left for it"
+        else:
+            what = "stopped Spark in it"
         return RuntimeStateError(
-            f"{load}: Spark's JVM {what}; {_MEMORY} is {self._memory}. If its log above has {_OUT_OF_MEMORY}, or the"
+            f"{load}: Spark's JVM {what}; {self._memory}. If its log above has {_OUT_OF_MEMORY}, or the"
             f" system has killed it for its memory, set {_MEMORY} higher before the session starts, or {BATCH_BYTES}"
             f" (now {batch_bytes:,}) lower. Nothing of the micro-batch counts; with checkpoint= the next start runs the"
             " same tuples again"
         )
+
+
+def free_dropped(spark: SparkSession) -> None:
+    """Let the JVM free what Python has dropped, now.
+
+    DataFrames and what Py4J was given are in cycles, and Python looks for cycles by the number of its objects, of which
+    large tuples have few. Then Py4J tells the JVM about once a second, in which it could get two micro-batches.
+    """
+    gc.collect()
+    context: Any = spark.sparkContext
+    dropped: Any = getattr(context._gateway._gateway_client, "finalizer_deque", ())
+    for _ in range(len(dropped)):
+        try:
+            end = dropped.pop()
+        except IndexError:  # Py4J's thread has done it
+            return
+        if not isinstance(end, tuple):  # the mark that ends Py4J's thread
+            dropped.appendleft(end)
+            return
+        client, target_id = end
+        client.garbage_collect_object(target_id, False)
+
+
+def _is_out_of_memory(fault: BaseException) -> bool:
+    seen: set[int] = set()
+    link: BaseException | None = fault
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        try:
+            text = str(link)  # Py4J asks the JVM for it, which may be gone
+        except Exception:  # noqa: BLE001 - as above
+            text = ""
+        if any(mark in text for mark in _OUT_OF_MEMORY_TEXTS):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def _is_of_connection(fault: BaseException) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +61,10 @@ _WORKER_DIED: Final = "Python worker exited unexpectedly"
 # The masters with which Spark fails a job at the first failure of a task, and the attempts that clusters make.
 _SINGLE_ATTEMPT: Final = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?:\s*,\s*1)?\])?")
 _ATTEMPTS: Final = 4
+# Bytes of tuples that are too many for one task, and Spark's option below whose bytes it makes one of them.
+_LARGE_BYTES: Final = 4_000_000
+_ROWS_BELOW: Final = "spark.sql.execution.arrow.localRelationThreshold"
+_conf_lock = threading.Lock()
 _FAULTHANDLER: Final = "spark.sql.execution.pyspark.udf.faulthandler.enabled"
 
 _OPEN: Final = Reason(ReasonKind.TIMED_OUT, exception="open at the end of its micro-batch, after which nothing ends it")
@@ -283,7 +289,25 @@ def _bolts_of(plan: MicroBatchPlan, stage: int) -> list[str]:
 
 def _frame_of(spark: SparkSession, rows: Sequence[StageRow]) -> DataFrame:
     table = pa.Table.from_batches(batches_of(list(rows)), STAGE_ROW_SCHEMA)
-    return spark.createDataFrame(table, stage_row_type())
+    if table.nbytes < _LARGE_BYTES:
+        return spark.createDataFrame(table, stage_row_type())
+    with _as_tasks(spark):
+        return spark.createDataFrame(table, stage_row_type())
+
+
+@contextlib.contextmanager
+def _as_tasks(spark: SparkSession) -> Iterator[None]:
+    """Make Spark take each Arrow batch as a task, and keep its bytes once.
+
+    Below a size it makes rows of them, beside the bytes, and each core gets its part of them as one task.
+    """
+    with _conf_lock:
+        before = spark.conf.get(_ROWS_BELOW, None)
+        spark.conf.set(_ROWS_BELOW, "0")
+        try:
+            yield
+        finally:
+            spark.conf.unset(_ROWS_BELOW) if before is None else spark.conf.set(_ROWS_BELOW, before)
 
 
 def _track(combiner: Combiner, tracks: Mapping[int, tuple[int, int, int]]) -> None:

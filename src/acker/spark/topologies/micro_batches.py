@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import hashlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, mov
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
-from acker.spark.topologies.jvm import Jvm, Load
+from acker.spark.topologies.jvm import Jvm, Load, free_dropped
 from acker.spark.topologies.micro_batch_job import FailedTree, MicroBatchJob, MicroBatchResult
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.spark_executor import DriverExecutors, Taken
@@ -48,7 +48,7 @@ _TREES_MAX: Final = 100_000
 _BLOCK_MAX: Final = 2**31 - 64
 # Tuples that are larger together travel in several values.
 _ROW_BYTES: Final = 4_000_000
-# Bytes of tuples after which Python looks for the DataFrames of micro-batches that have ended.
+# Bytes of tuples after which the JVM frees those of micro-batches that have ended.
 _FREE_BYTES: Final = 8_000_000
 # How long a micro-batch whose jobs are cancelled may take to end, and how often they are cancelled.
 _CANCEL_SECS: Final = 30
@@ -242,25 +242,26 @@ class MicroBatches:
             self.fault = fault
             if not self.jvm.is_to_blame(fault):
                 raise
-            self.fault = self.jvm.death(load, spark.batch_bytes)
+            self.fault = self.jvm.death(load, spark.batch_bytes, fault)
             raise self.fault from fault
         finally:
             spark.end(taken)
             spark.is_running = False
             self.progress.end()
-            if not self.jvm.has_died():
-                self._spark.sparkContext.removeJobTag(self._tag)
+            self._tell_spark(self._spark.sparkContext.removeJobTag)
+
+    def _tell_spark(self, call: Callable[[str], object]) -> None:
+        """Call Spark for the jobs of this run, unless its JVM is gone; an error here would hide the one of its end."""
+        if not self.jvm.has_died():
+            with contextlib.suppress(Exception):
+                call(self._tag)
 
     def _free(self, size_bytes: int) -> None:
-        """Let the JVM free the tuples of micro-batches that have ended.
-
-        It keeps them until Python drops their DataFrames. These are in cycles, and Python looks for cycles by the
-        number of its objects, of which large tuples have few.
-        """
+        """Let the JVM free the tuples of micro-batches that have ended: it keeps those of DataFrames in Python."""
         self._unfreed_bytes += size_bytes
         if self._unfreed_bytes >= _FREE_BYTES:
             self._unfreed_bytes = 0
-            gc.collect()
+            free_dropped(self._spark)
 
     def cancel(self) -> bool:
         """Cancel the Spark jobs of the micro-batch that runs, if any, and wait for its end; return whether it came.
@@ -270,8 +271,7 @@ class MicroBatches:
         deadline = time.monotonic() + _CANCEL_SECS
         # Again and again, since the micro-batch may be between two jobs.
         while not self._lock.acquire(timeout=_LOOK_SECS):
-            if not self.jvm.has_died():
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            self._tell_spark(self._spark.sparkContext.cancelJobsWithTag)
             if time.monotonic() > deadline:
                 logger.error("the micro-batch that runs has not ended %d s after its job was cancelled", _CANCEL_SECS)
                 return False

@@ -194,7 +194,7 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
         runtime.stop()
     finally:
         runtime.cancel_jobs()
-        if not runtime.batches.jvm.has_died():
+        if not runtime.batches.jvm.is_over:
             query.stop()
 
 

@@ -29,7 +29,7 @@ STAGE_ROW_SCHEMA: Final = pa.schema(
 )
 
 # About the size of an Arrow batch: Spark copies each batch through memory several times.
-_BATCH_BYTES: Final = 16_000_000
+_BATCH_BYTES: Final = 4_000_000
 
 
 def stage_row_type() -> StructType:
