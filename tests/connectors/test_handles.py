@@ -35,6 +35,7 @@ class Owner:
         self.jobs = None
         self.final_errors = FinalErrors()
         self.spans = None
+        self.is_stopping = False
         self.rows = []
         self.loud = 0
         self.post_quietly = self.post_unlocked = self.rows.append
@@ -144,11 +145,22 @@ def test_an_exception_in_a_block_is_logged_and_goes_no_further(owner, caplog):
     assert "attempt 2 of jobs#7 failed" in caplog.text and "no lamp" in caplog.text
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_what_ends_a_program_fails_the_message_and_goes_on(owner, fault):
-    with pytest.raises(fault), owner.message():
+@pytest.mark.parametrize(
+    ("fault", "goes_back"),
+    [(KeyboardInterrupt, True), (SystemExit, True), (GeneratorExit, True), (asyncio.CancelledError, False)],
+)
+def test_what_ends_a_program_ends_the_message_and_goes_on(owner, fault, goes_back):
+    with pytest.raises(fault), owner.message() as message:
         raise fault
-    assert owner.outcomes() == ["FAILED"]
+    assert owner.outcomes() == ["FAILED"] and message._tree.goes_back is goes_back
+
+
+def test_of_a_failure_and_the_end_of_the_program_the_first_counts(owner):
+    message = owner.message()
+    message.child().fail("no lamp")
+    with pytest.raises(SystemExit), message:
+        raise SystemExit
+    assert message._tree.reason == "no lamp" and not message._tree.goes_back
 
 
 def test_of_two_threads_that_end_a_handle_one_does(owner):

@@ -471,3 +471,16 @@ def test_threads_of_one_job_share_it(replies):
     for each in tokens:
         job(each, replies).ack()
     jobs.wait(PATIENCE_SECS)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_job_whose_program_ends_reports_nothing_and_runs_again(replies, end):
+    with tree(replies) as jobs:
+        token = jobs.token("pack")
+    with pytest.raises(end), job(token, replies, "pack"):
+        raise end
+    with pytest.raises(TimeoutError, match=r"1 jobs are not done after 0 s, such as pack"):
+        jobs.wait(0)
+    with job(token, replies, "pack"):
+        pass
+    jobs.wait(PATIENCE_SECS)

@@ -8,7 +8,7 @@
                  | v                            +--> failed -------+--> given up -------------+
                withheld                         |      |                                      |
                  ^                              |      +--> waiting --> the next attempt -----+
-                 +------------------------------+ (not its fault: it goes back at the end)
+                 +------------------------------+ (not its fault: again, or back at the end)
 ```
 
 An attempt in any state ends at once when the broker takes its delivery back, or when it is given back.
@@ -50,6 +50,8 @@ class Attempt:
         Of its failure.
     retry_secs : float or None
         How long the next attempt waits, if whoever failed this one said so.
+    went_back : bool
+        Whether the attempt of this number was handed out before, and ended without a fault of the message.
     tree : MessageTree or None
         Set by a consumer, which gives it to user code.
     """
@@ -62,6 +64,7 @@ class Attempt:
     state: State = "ready"
     reason: Reason | None = None
     retry_secs: float | None = None
+    went_back: bool = False
     tree: Any = None
 
 

@@ -18,7 +18,7 @@ from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls, unless_over
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
-from acker.connectors.handles import Message, MessageTree, Process, Row, Value, track_row
+from acker.connectors.handles import Message, MessageTree, Process, Row, Value, end_by, track_row
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -504,7 +504,7 @@ class Consumer(Generic[Value]):
                 message.fail(f"the body cannot be decoded: {exception_text(error)}", final=True)
                 return None
             except BaseException as end:  # of the program: its traceback holds the message until long after the end
-                message.fail(end)
+                end_by(message, end)
                 raise
         return message
 
@@ -517,6 +517,11 @@ class Consumer(Generic[Value]):
 
     def _end_tree(self, attempt: Attempt) -> None:
         self._trees.over(attempt)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more messages are handed out."""
+        return self._store.is_closed
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

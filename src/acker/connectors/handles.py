@@ -28,7 +28,7 @@ from acker.errors import (
     TupleStateError,
     exception_text,
 )
-from acker.observe.reasons import reason_line, reason_text
+from acker.observe.reasons import PROGRAM_ENDS, reason_line, reason_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,6 +83,10 @@ class Owner(Protocol):
     final_errors: FinalErrors
     spans: Spans | None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more messages are handed out."""
+
     def next_id(self) -> int:
         """Return a new tuple id."""
 
@@ -95,8 +99,8 @@ class Owner(Protocol):
     def post_unlocked(self, row: Row) -> None:
         """Send a message to the acker without taking a lock."""
 
-    def break_off(self, error: BrokenExecutor) -> None:
-        """Stop: a pool that works for messages is broken, and every further call of it would fail."""
+    def break_off(self, error: BaseException) -> None:
+        """Stop: a pool that works for messages is broken, or work for a message ends the program."""
 
     def run_last(self, work: Callable[[], object], tree: MessageTree) -> None:
         """Run the last work for a message on a thread of the consumer."""
@@ -121,7 +125,7 @@ class MessageTree:
     retry_secs : float or None
         How long the next attempt waits, as its first failure says.
     goes_back : bool
-        Whether its failure is none of the message: a pool broke. The attempt does not count.
+        Whether its failure is none of the message: a pool broke, or the program ends. The attempt does not count.
     span : opentelemetry.trace.Span or None
         That of this attempt, if the consumer traces with OpenTelemetry.
     lost : str or None
@@ -207,7 +211,9 @@ class Handle:
 
     It is done after `ack`, or at the end of a ``with`` block without an exception; the message is acked when all its
     parts are done. `fail`, or an exception in the block, fails the whole message at once. The exception is logged and
-    goes no further, so that a loop over messages continues with the next one; `KeyboardInterrupt` and the like do.
+    goes no further, so that a loop over messages continues with the next one. `KeyboardInterrupt`, `SystemExit` and
+    `GeneratorExit` do go further, and are no failure: the attempt does not count. Nor does one that is cancelled while
+    its consumer stops.
 
     Any thread may use a handle, one `ack` or `fail` ends it, and a handle that is garbage-collected without an end
     fails its message.
@@ -383,25 +389,41 @@ class Handle:
             error = unrun_error("the call", future.result(), _SPAWN)
         except BaseException as raised:  # noqa: BLE001 - it fails the message
             if _is_cancellation(raised):
-                self._end("cancelled")
+                self._end("cancelled", goes_back=self._tree.owner.is_stopping)
                 return
             error = raised
         if error is None:
             self._end(None)
-        else:
-            self._end_by(error, is_logged=self.alive)
+            return
+        if isinstance(error, PROGRAM_ENDS):
+            # Nothing else tells the program of it.
+            self._tree.owner.break_off(error)
+        self._end_by(error, is_logged=self.alive)
 
     def _end_by(self, error: BaseException, *, is_logged: bool) -> None:
-        """End by an exception, which fails the message unless a broken pool raised it: that is no message's fault."""
+        """End by an exception, which fails the message unless that is not its fault."""
         tree = self._tree
         if isinstance(error, BrokenExecutor) and not self._is_ended and tree.reason is None:
-            tree.goes_back = True
             tree.owner.break_off(error)
         elif self._is_ended and tree.reason is None and isinstance(error, Exception):
             self._log_late(error)
         elif is_logged:
             self._log(error)
-        self._end(exception_text(error), reason_line(error), is_final=tree.owner.final_errors.has(error))
+        is_final, goes_back = tree.owner.final_errors.has(error), self._goes_back(error)
+        self._end(exception_text(error), reason_line(error), is_final=is_final, goes_back=goes_back)
+
+    def _goes_back(self, error: BaseException) -> bool:
+        """Return whether an exception is none of the message: a pool broke, or the program ends.
+
+        A coroutine that is cancelled from outside of the block looks the same whether the program ends or a timeout
+        around the block is over. If the message is handed out again, and that comes again, the program has not ended.
+        """
+        if isinstance(error, (*PROGRAM_ENDS, BrokenExecutor)):
+            return True
+        if isinstance(error, Exception) or not _is_cancellation(error):
+            return False
+        tree = self._tree
+        return tree.owner.is_stopping or (not tree.attempt.went_back and _is_cancelled_from_outside())
 
     # ---- jobs in other processes -------------------------------------------------------------------------------------
 
@@ -529,7 +551,13 @@ class Handle:
             raise TupleStateError(f"{self!r} has ended before: a handle is acked or failed once")
 
     def _end(
-        self, reason: str | None, line: str | None = None, *, is_final: bool = False, retry_secs: float | None = None
+        self,
+        reason: str | None,
+        line: str | None = None,
+        *,
+        is_final: bool = False,
+        retry_secs: float | None = None,
+        goes_back: bool = False,
     ) -> bool:
         """End, if it has not ended yet; return whether that was so."""
         tree = self._tree
@@ -548,7 +576,7 @@ class Handle:
                 tree.handles.pop(self._tuple_id, None)
             if reason is not None and tree.reason is None:
                 tree.reason, tree.line = reason, line
-                tree.is_final, tree.retry_secs = is_final, retry_secs
+                tree.is_final, tree.retry_secs, tree.goes_back = is_final, retry_secs, goes_back
             if is_last and tree.last_work and tree.reason is None:
                 last = self._last_part()
         if not (is_last or reason is not None) or tree.attempt.state != "open":
@@ -576,7 +604,7 @@ class Handle:
         work, tree.last_work = tree.last_work or (), None
 
         def run() -> None:
-            with self:
+            with self, _breaks_off(tree.owner):
                 for each in work:
                     if (error := unrun_error("the work of on_done", each(), _PLAIN)) is not None:
                         raise error
@@ -727,13 +755,36 @@ class Message(Handle, Generic[Value]):
         return self._tree.attempt.delivery.raw
 
 
+def end_by(message: Message[Any], error: BaseException) -> None:
+    """End a message that nobody has got by an exception, which its caller raises."""
+    message._end_by(error, is_logged=False)
+
+
 def call_handler(message: Message[Any], handler: Callable[[Message[Any]], object], pool: object) -> None:
     """Give a message to a handler on this thread, one of `pool`; the end of the call ends the message."""
-    with message:
+    with message, _breaks_off(message._tree.owner):
         if message.alive:
             result = unless_over(message._tree, pool, handler, (message,), {})
             if (error := unrun_error("the handler", result, _RUN_ASYNC)) is not None:
                 raise error
+
+
+class _breaks_off:  # noqa: N801 - as contextlib's, which take longer
+    """Let work that ends the program end its consumer, before somebody takes the message again."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, PROGRAM_ENDS):
+            self._owner.break_off(error)
 
 
 def start_handler(
@@ -765,6 +816,17 @@ def _is_cancellation(error: BaseException) -> bool:
     import asyncio
 
     return isinstance(error, CancelledError | asyncio.CancelledError)
+
+
+def _is_cancelled_from_outside() -> bool:
+    """Return whether somebody has cancelled the coroutine that runs, and not only what it awaits."""
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def track_row(tree: MessageTree, tuple_id: int) -> Row:

@@ -336,6 +336,20 @@ class MessageStore:
             self._fail(attempt, is_final=is_final)
         return attempt is not None
 
+    def offer_again(self, attempt: Attempt, why: str | None) -> None:
+        """End an open attempt that is to count for nothing, and hand it out again; it goes back if the end is near."""
+        extra = log_fields(attempt, self.name, why)
+        text = "%s: attempt %d of %s does not count, since its work was ended by %s"
+        self._logger.info(text, self.name, attempt.number, attempt.delivery.key, why, extra=extra)
+        if self.is_closed:
+            attempt.state = "withheld"
+            return
+        self._end(attempt)
+        again = self._add(attempt.delivery, attempt.number, attempt.tries, "ready")
+        again.went_back = True
+        self._offer(again)
+        self._notify()
+
     def _note_failure(self, attempt: Attempt, reason: Reason) -> None:
         if self._options.delivered_max is not None:
             self._reasons.pop(name := _name_of(attempt.delivery), None)

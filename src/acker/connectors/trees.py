@@ -131,8 +131,6 @@ class MessageTrees:
         if outcome == Outcome.TIMED_OUT:
             why = _open_jobs(tree) if tree else None
             reason = Reason(ReasonKind.TIMED_OUT, exception=why, attempt=attempt.number)
-        elif tree and tree.goes_back:
-            reason = Reason(ReasonKind.SHUTDOWN, attempt=attempt.number)
         else:
             why, line = (tree.reason, tree.line) if tree else (None, None)
             reason = Reason(ReasonKind.FAILED, exception=why, attempt=attempt.number, line=line)
@@ -143,7 +141,10 @@ class MessageTrees:
             return
         tree.end_span("timed out" if outcome == Outcome.TIMED_OUT else tree.reason or "failed")
         self.undecodable += tree.is_undecodable
-        self._store.end(attempt.message_id, reason, is_final=tree.is_final, retry_secs=tree.retry_secs)
+        if tree.goes_back and outcome != Outcome.TIMED_OUT:
+            self._store.offer_again(attempt, tree.reason)
+        else:
+            self._store.end(attempt.message_id, reason, is_final=tree.is_final, retry_secs=tree.retry_secs)
         self._calls.note_over(tree)
         tree.cancel()
 

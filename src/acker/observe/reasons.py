@@ -10,6 +10,9 @@ from typing import Final
 from acker.errors import exception_text, text_of
 from acker.observe.calls import line_of_caller, line_of_error
 
+# The end of the program, or of the code that works for a message: no failure of the message.
+PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 
 

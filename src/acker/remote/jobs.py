@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from acker.errors import ConnectionLostError, ForkedError, TupleStateError
+from acker.errors import ConnectionLostError, ForkedError, TupleStateError, exception_text
 from acker.observe.backoff import backoff
-from acker.observe.reasons import reason_text
+from acker.observe.reasons import PROGRAM_ENDS, reason_text
 from acker.remote.replies import Replies
 from acker.remote.wire import (
     JOBS_LIMIT,
@@ -234,6 +234,9 @@ class Job:
             return
         if error is None:
             self.ack()
+        elif isinstance(error, PROGRAM_ENDS):
+            log.info("%r ends without a report, since its work was ended by %s", self, exception_text(error))
+            self.abandon()
         else:
             self.fail(error)
 
