@@ -15,7 +15,7 @@ import pytest
 from acker import ArgumentTypeError, SourceError, TupleStateError
 from acker.connectors import Consumer, Outgoing
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
-from acker.testing.connectors import MemoryPublisher, MemorySource
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import RedisHarness
 
@@ -381,3 +381,29 @@ def test_a_hostile_program_loses_nothing_and_acks_nothing_early(server, kind, re
     finally:
         hostile.pool.shutdown()
         queue.close()
+
+
+def test_messages_that_are_there_leave_the_loop_time_for_other_tasks():
+    broker = MemoryBroker()
+    broker.publish([b"x"] * 800)
+
+    async def run():
+        turns = 0
+
+        async def other():
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        task, taken = asyncio.create_task(other()), 0
+        async with Consumer(MemorySource(broker)) as consumer:
+            async for message in consumer.aiter():
+                message.ack()
+                taken += 1
+                if taken == 800:
+                    break
+            task.cancel()
+        return turns
+
+    assert asyncio.run(run()) >= 40  # a turn after 16 messages, but for the first ones

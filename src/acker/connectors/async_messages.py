@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
+import time
 from collections.abc import Callable
-from typing import Generic, Self
+from typing import Final, Generic, Self
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import Message, Value
 from acker.connectors.message_store import MessageStore
+
+# So many messages are handed out in one turn of an event loop, and for so long.
+_AT_ONCE: Final = 16
+_TURN_SECS: Final = 0.001
 
 
 class AsyncMessages(Generic[Value]):
@@ -27,6 +33,12 @@ class AsyncMessages(Generic[Value]):
     def __init__(self, store: MessageStore, begin: Callable[[Attempt], Message[Value] | None]) -> None:
         self._store = store
         self._begin = begin
+        self._since_turn = 0
+        self._turn_by = -math.inf
+
+    def _begin_turn(self) -> None:
+        self._since_turn = 0
+        self._turn_by = time.monotonic() + _TURN_SECS
 
     @property
     def is_over(self) -> bool:
@@ -38,8 +50,12 @@ class AsyncMessages(Generic[Value]):
 
     async def __anext__(self) -> Message[Value]:
         while True:
-            # Messages that are there already must not keep the loop from its other work.
-            await asyncio.sleep(0)
+            # Messages that are there already must not keep the loop from its other work. A turn of the loop for each of
+            # them would take as long as all else, since it asks the system for events.
+            self._since_turn += 1
+            if self._since_turn >= _AT_ONCE or time.monotonic() >= self._turn_by:
+                await asyncio.sleep(0)
+                self._begin_turn()
             attempt = await self._take()
             if attempt is None:
                 raise StopAsyncIteration

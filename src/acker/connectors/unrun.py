@@ -48,6 +48,9 @@ def refuse_unrun(where: str, work: Any, coroutine_fix: str) -> None:
     ------
     ArgumentTypeError
     """
+    code = getattr(work, "__code__", None)
+    if type(code) is CodeType and not code.co_flags & _ANY:
+        return  # a plain function, as nearly all are
     if (kind := unrun_kind(work)) is not None:
         fix = coroutine_fix if kind == "a coroutine" else _FIX
         raise ArgumentTypeError(f"{where}: {name_of(work)} is {kind} function: {fix}")

@@ -69,11 +69,6 @@ class Assignment:
         """Return an offset of this partition, as the client takes it."""
         return TopicPartition(self.topic, self.partition, offset)
 
-    def is_done(self, offset: int, timestamp_ms: int) -> bool:
-        """Note that a message was read; return whether it was done before this assignment."""
-        self.latest_ms = max(self.latest_ms, timestamp_ms)
-        return bool(self.done) and self.done.has(offset, timestamp_ms)
-
     def commit(self, size_max: int) -> tuple[TopicPartition | None, bool]:
         """Return what to commit now, if it is known, and whether it names all messages that are done."""
         offset = self.tracker.committable(self.partition)

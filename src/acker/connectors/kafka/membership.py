@@ -50,6 +50,31 @@ class MembershipOptions:
         return str(self.config.get("auto.offset.reset", fallback)).lower() not in _FROM_THE_START
 
 
+class KafkaDelivery(Delivery):
+    """A delivery whose key and headers are made when somebody asks for them: few messages need them."""
+
+    __slots__ = ()
+
+    def __init__(self, message: Message, receipt: tuple[Assignment, int]) -> None:
+        self.value = message.value() or b""
+        self.attempt = 1
+        self.raw = message
+        self.receipt = receipt
+
+    def __getattr__(self, name: str) -> Any:
+        # Python asks here for a slot that is empty.
+        found: Any
+        if name == "key":
+            assignment, offset = self.receipt
+            found = f"{assignment}@{offset}"
+        elif name == "headers":
+            found = dict(self.raw.headers() or ())
+        else:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        setattr(self, name, found)
+        return found
+
+
 def holds(delivery: Delivery) -> bool:
     """Return whether the assignment of a delivery goes on."""
     assignment: Assignment = delivery.receipt[0]
@@ -202,34 +227,26 @@ class Membership:
     def _enter(self, messages: Iterable[Any]) -> list[Delivery]:
         """Note offsets as open, and return their deliveries."""
         by_partition = self.assignments.by_partition
-        deliveries = []
+        deliveries: list[Delivery] = []
         for message in messages:
             if (error := message.error()) is not None:
                 self._judge(error, message)
                 continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assignment = by_partition.get((topic, partition))
+            partition, offset, timestamp_ms = message.partition(), message.offset(), message.timestamp()[1]
+            assignment = by_partition.get((message.topic(), partition))
             if assignment is None:
                 continue  # it was revoked by a rebalance within the same call
             if offset < assignment.next:
                 self._refuse_older(assignment, offset)
             assignment.tracker.emitted(partition, offset)
             assignment.next = offset + 1
-            if assignment.is_done(offset, message.timestamp()[1]):
+            if timestamp_ms > assignment.latest_ms:
+                assignment.latest_ms = timestamp_ms
+            if assignment.done and assignment.done.has(offset, timestamp_ms):
                 assignment.tracker.acked(partition, offset)
                 self._stats.skipped += 1
                 continue
-            headers = message.headers()
-            deliveries.append(
-                Delivery(
-                    f"{topic}/{partition}@{offset}",
-                    message.value() or b"",
-                    dict(headers) if headers else {},
-                    1,
-                    message,
-                    (assignment, offset),
-                )
-            )
+            deliveries.append(KafkaDelivery(message, (assignment, offset)))
         if deliveries:
             self._faults.on_success()
         return deliveries

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from acker.connectors.kafka.assignments import KafkaStats
+from acker.connectors.kafka.assignments import Assignment, KafkaStats
 from acker.connectors.kafka.client import KafkaFaults, check_config, for_producer, is_true, names_of
-from acker.connectors.kafka.membership import Membership, MembershipOptions, holds
+from acker.connectors.kafka.membership import Membership, MembershipOptions
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import (
     AckerError,
@@ -124,7 +124,8 @@ class Kafka(Source):
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the partition has been assigned to this consumer ever since the delivery."""
-        return holds(delivery)
+        assignment: Assignment = delivery.receipt[0]
+        return assignment.is_held
 
     @property
     def is_receiving(self) -> bool:
