@@ -4,9 +4,9 @@
               suspect ---+                      +--> done --------------------------------> ended
                          v                      |      ^                                      ^
   delivery --> ready --> open --> (its tree ends)      +-- dead <--+   (confirmed)            |
-                 ^ |                            |                  |                          |
-                 | v                            +--> failed -------+--> given up -------------+
-               withheld                         |      |                                      |
+         |       ^ |                            |                  |                          |
+         |       | v                            +--> failed -------+--> given up -------------+
+         +--> queued, withheld                  |      |                                      |
                  ^                              |      +--> waiting --> the next attempt -----+
                  +------------------------------+ (not its fault: again, or back at the end)
 ```
@@ -16,13 +16,17 @@ An attempt in any state ends at once when the broker takes its delivery back, or
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from acker.connectors.source import Delivery
 from acker.observe.reasons import Reason
 
-State = Literal["ready", "withheld", "suspect", "open", "failed", "waiting", "given up", "dead", "done", "ended"]
+State = Literal[
+    "ready", "withheld", "suspect", "queued", "open", "failed", "waiting", "given up", "dead", "done", "ended"
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +46,8 @@ class Attempt:
         When it was delivered, or was handed out, on the monotonic clock.
     state : str
         "ready": it waits to be handed out. "withheld": it is not handed out, while a rebalance may take it away, or
-        since it goes back at the end. "suspect": it waits until nobody works on anything else. "open": somebody has it.
+        since it goes back at the end. "queued": it waits behind another message of its key, or for the pace of
+        `rate_max`. "suspect": it waits until nobody works on anything else. "open": somebody has it.
         "failed": the source is to be asked for a retry. "waiting": for a retry in this process. "given up": the source
         is to move it to the broker's own place for dead letters. "dead": its dead letter is not confirmed yet. "done":
         its ack is to be sent. "ended".
@@ -54,6 +59,8 @@ class Attempt:
         Whether the attempt of this number was handed out before, and ended without a fault of the message.
     tree : MessageTree or None
         Set by a consumer, which gives it to user code.
+    lane : Lane or None
+        The messages of its key, where these are handed out in order.
     """
 
     message_id: int
@@ -66,6 +73,28 @@ class Attempt:
     retry_secs: float | None = None
     went_back: bool = False
     tree: Any = None
+    lane: Lane | None = None
+
+
+class Lane:
+    """The messages of one key that are in this process.
+
+    Attributes
+    ----------
+    key : Hashable
+    active : set of Delivery
+        Those that may be worked on: they wait for a thread, are open, or wait for another attempt or for the
+        confirmation of their dead letter.
+    waiting : deque of Attempt
+        Those behind them, in the order in which they came.
+    """
+
+    __slots__ = ("active", "key", "waiting")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.active: set[Delivery] = set()
+        self.waiting: deque[Attempt] = deque()
 
 
 def log_fields(attempt: Attempt, source: str, reason: object = None) -> dict[str, Any]:

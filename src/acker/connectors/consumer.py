@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from acker.connectors.handlers import Until
     from acker.connectors.jobs import Jobs
     from acker.connectors.letters import DeadLetters
+    from acker.connectors.order import KeyOf, KeyOrder, Pace
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -66,6 +67,9 @@ class _Options(TypedDict, total=False):
     deliveries_max: int | None
     trace: bool
     name: str | None
+    rate_max: float | None
+    key: KeyOf | str | None
+    open_max_per_key: int | None
     replies: Replies | None
     ui: PageChoice
 
@@ -118,6 +122,16 @@ class Consumer(Generic[Value]):
         cost ten times as much. By default a handle remembers the line only.
     name : str, optional
         For logs, metrics and threads; by default that of the source.
+    rate_max : float, optional
+        The most messages a second, evenly: what was not taken in time is not made up for later.
+    key : str or callable, optional
+        Messages of one key are handed out one after the other: the next one when the one before is done, or its dead
+        letter is confirmed, so it also waits for further attempts. The name of a header, or a function of the
+        `Delivery`; one without a key (None) waits for none. "broker": Kafka's key, within its partition, or the group
+        of SQS. By default the group for FIFO queues of SQS, and no order elsewhere. Failed messages are tried again in
+        this process then.
+    open_max_per_key : int, optional
+        With more than 1, so many messages of a key are worked on at a time, in no order. None: `key` does not count.
     replies : Replies, optional
         Such as `acker.remote.redis.RedisReplies`: where jobs in other processes report for which messages wait. See
         `Handle.token`. Several consumers may share it, and none closes it.
@@ -171,14 +185,13 @@ class Consumer(Generic[Value]):
         deliveries_max: int | None = None,
         trace: bool = False,
         name: str | None = None,
+        rate_max: float | None = None,
+        key: KeyOf | str | None = None,
+        open_max_per_key: int | None = 1,
         replies: Replies | None = None,
         ui: PageChoice = None,
     ) -> None:
-        if not isinstance(source, Source):
-            raise no_source_error(source)
-        if decode is not None and not callable(decode):
-            raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
-        refuse_unrun("decode", decode, DECODE_FIX)
+        _check_source(source, decode)
         check_secs("timeout_secs", timeout_secs, above_zero=True)
         options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
@@ -204,6 +217,8 @@ class Consumer(Generic[Value]):
             redelivers=source.redelivers,
             on_over=self._end_tree,
             failures=None if self._page_options is None else FailureLog(),
+            order=_order_of(source, key, open_max_per_key),
+            pace=None if rate_max is None else _pace_of(rate_max),
         )
         self._calls = RunningCalls(self)
         self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store, self._calls)
@@ -640,6 +655,31 @@ class Consumer(Generic[Value]):
             noun="message",
         )
         return str(headline(situation)["text"])
+
+
+def _check_source(source: Any, decode: Any) -> None:
+    if not isinstance(source, Source):
+        raise no_source_error(source)
+    if decode is not None and not callable(decode):
+        raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
+    refuse_unrun("decode", decode, DECODE_FIX)
+
+
+# What few programs need is imported when one does.
+
+
+def _order_of(source: Source, key: KeyOf | str | None, open_max_per_key: int | None) -> KeyOrder | None:
+    if key is None and not source.keeps_order:
+        return None
+    from acker.connectors.order import order_of
+
+    return order_of(source, key, open_max_per_key)
+
+
+def _pace_of(rate_max: float) -> Pace:
+    from acker.connectors.order import pace_of
+
+    return pace_of(rate_max)
 
 
 def _page_options(ui: PageChoice) -> LivePage | None:

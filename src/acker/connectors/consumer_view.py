@@ -289,6 +289,8 @@ def _of(attempt: Attempt, calls: Sequence[AttemptCall]) -> list[UserCall]:
 def _holders_of(message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]:
     """Return what holds a message: the calls that run for it, its open jobs, and where its open parts were made."""
     holders = [*map(_holder_of, calls), *map(_holder_of_job, message.jobs)]
+    if message.behind:
+        holders.append(Holder(message.behind_text, None, "held", text="in the order of their key"))
     makers = dict.fromkeys(message.made_in)
     holders += [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
     if holders:

@@ -241,6 +241,7 @@ class IoThread:
         self._tell_source()
         now = time.monotonic()
         self._store.retry_due(now)
+        self._store.hand_out_due(now)
         self._renew_leases(now)
         if now >= self._rescue_at:
             self._rescue_at = now + _RESCUE_SECS
@@ -278,7 +279,7 @@ class IoThread:
         """Return for how long this thread may wait."""
         renew_at = None if self._source.lease_secs is None else self._renew_at
         dues = [due - now for due in (self._store.next_retry, renew_at) if due is not None]
-        return max(0.0, min(due_secs, self._source.wait_secs_max, _WAIT_SECS_MAX, *dues))
+        return max(0.0, min(due_secs, self._source.wait_secs_max, _WAIT_SECS_MAX, self._store.pace_secs(now), *dues))
 
     def _wait(self, secs: float) -> None:
         """Wait until another thread posts something, or the time is over."""
@@ -343,7 +344,8 @@ class IoThread:
 
     def _retry(self, attempt: Attempt) -> None:
         delay_secs = self._store.retry_delay_secs(attempt)
-        if self._source.retry(attempt.delivery, delay_secs):
+        # What waits behind it in this process must not go on before it.
+        if not self._store.keeps_order and self._source.retry(attempt.delivery, delay_secs):
             self._store.retried(attempt)
             self._retry_at = max(self._retry_at, time.monotonic() + delay_secs + _QUIET_SECS)
         else:
@@ -428,7 +430,7 @@ class IoThread:
         if not self._store.is_releasing:
             self._store.release_failures()
             self._store.close()
-        self._store.release(self._store.of({"ready", "withheld", "suspect", "waiting"}))
+        self._store.release(self._store.of({"ready", "withheld", "suspect", "queued", "waiting"}))
         left = self._store.of({"open", "dead", "done"})
         return not left or self._stopping.is_over(left)
 

@@ -8,22 +8,27 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
 from acker.connectors.suspects import Suspects
+from acker.errors import exception_text
 from acker.observe.backoff import backoff
 from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from acker.connectors.order import KeyOrder, Pace
 
 # The most deliveries of one poll, so that acks never wait for long.
 _POLL_MAX: Final = 500
@@ -61,6 +66,9 @@ class MessageStore:
         Called with each attempt whose dead letter has been written.
     failures : FailureLog, optional
         Where failures and dead letters are recorded, for the live page.
+    order : KeyOrder, optional
+    pace : Pace, optional
+        When messages are handed out; by default as soon as possible.
 
     Attributes
     ----------
@@ -87,6 +95,8 @@ class MessageStore:
         on_over: Callable[[Attempt], None] | None = None,
         on_dead_letter: Callable[[Attempt], None] | None = None,
         failures: FailureLog | None = None,
+        order: KeyOrder | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.name = name
         self.counts = MessageCounts()
@@ -106,6 +116,9 @@ class MessageStore:
         self._listeners: set[Callable[[], object]] = set()
         self._suspects = Suspects(name, options, logger)
         self._withheld: list[Attempt] = []
+        self._order = order
+        self._pace = pace
+        self._paced: deque[Attempt] = deque()  # those that wait for their time
         self._waiting: list[tuple[float, int, Attempt]] = []  # a heap, by the end of the wait
         # For the I/O thread to take to the source, and to the writer of dead letters.
         self._done: list[Attempt] = []
@@ -202,15 +215,17 @@ class MessageStore:
     def accept(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
         self.counts.delivered += len(deliveries)
+        has_withheld = self._hand_out_withheld()  # first, as they came first
         now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self._ready.put
+        is_free = self._order is None and self._pace is None
         for delivery in deliveries:
-            if delivery.attempt > 1 or suspects.is_alert:
+            if delivery.attempt > 1 or suspects.is_alert or not is_free:
                 self._accept(delivery)
             else:
                 attempt = Attempt(next(self._ids), delivery, 1, 1, now_ns)
                 self._by_id[attempt.message_id] = attempt
                 offer(attempt)
-        if self._hand_out_withheld() or deliveries:
+        if has_withheld or deliveries:
             self._notify()
 
     def _accept(self, delivery: Delivery) -> None:
@@ -226,19 +241,86 @@ class MessageStore:
                 text += f"; its last failure in this process: {last}"
             attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=delivery.attempt)
             self._give_up(attempt)
-        elif self._suspects.suspect(delivery):
-            self._suspects.hold(self._add(delivery, delivery.attempt, tries, "suspect"))
         else:
-            self._offer(self._add(delivery, delivery.attempt, tries, "ready"))
+            attempt = self._add(delivery, delivery.attempt, tries, "queued")
+            self._line_up(attempt, is_suspect=self._suspects.suspect(delivery))
 
     def _add(self, delivery: Delivery, number: int, tries: int, state: State) -> Attempt:
         attempt = Attempt(next(self._ids), delivery, number, tries, time.monotonic_ns(), state)
         self._by_id[attempt.message_id] = attempt
         return attempt
 
+    def _line_up(self, attempt: Attempt, *, is_suspect: bool = False) -> None:
+        """Let an attempt be handed out, or wait behind another message of its key."""
+        attempt.state = "queued"
+        if self._order is not None:
+            try:
+                may_go_on = self._order.enter(attempt)
+            except Exception as error:  # noqa: BLE001 - of the function of the user: it is the message's fault
+                self._refuse_key(attempt, error)
+                return
+            if not may_go_on:
+                return
+        if is_suspect:
+            self._suspects.hold(attempt)
+        else:
+            self._offer(attempt)
+
+    def _refuse_key(self, attempt: Attempt, error: Exception) -> None:
+        text = f"its key cannot be told: {exception_text(error)}"
+        attempt.reason = Reason(ReasonKind.FAILED, exception=text, attempt=attempt.number)
+        self._note_failure(attempt, attempt.reason)
+        self._fail(attempt, is_final=True)
+
     def _offer(self, attempt: Attempt) -> None:
+        """Hand out an attempt, as soon as the pace allows it."""
+        if self._pace is not None:
+            attempt.state = "queued"
+            self._paced.append(attempt)
+            return
         attempt.state = "ready"
         self._ready.put(attempt)
+
+    def hand_out_due(self, now: float) -> None:
+        """Hand out what the pace allows by now."""
+        pace, offered = self._pace, False
+        while self._paced and pace is not None:
+            if self._paced[0].state != "queued":  # it went back, or is withheld
+                self._paced.popleft()
+                continue
+            if not pace.allows(now, self._ready.qsize()):
+                break
+            attempt = self._paced.popleft()
+            attempt.state = "ready"
+            self._ready.put(attempt)
+            offered = True
+        if offered:
+            self._notify()
+
+    def pace_secs(self, now: float) -> float:
+        """Return after which time `hand_out_due` is to be called again; infinite if nothing waits for the pace."""
+        return self._pace.wait_secs(now) if self._pace is not None and self._paced else math.inf
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether messages wait for others of their key, so that these have to be tried again in this process."""
+        return self._order is not None
+
+    def _leave(self, attempts: Iterable[Attempt]) -> None:
+        """Let what waits behind these messages of its keys go on: they are over."""
+        if self._order is None:
+            return
+        went_on = False
+        for attempt in attempts:
+            following = self._order.leave(attempt)
+            if following is not None:
+                went_on = True
+                if following.delivery.attempt >= self._options.suspect_from:
+                    self._suspects.hold(following)
+                else:
+                    self._offer(following)
+        if went_on:
+            self._notify()
 
     def _notify(self) -> None:
         for listener in self._listeners.copy():
@@ -249,15 +331,15 @@ class MessageStore:
 
     def hand_out_suspect(self) -> None:
         """If nobody works on anything, hand out a message that may end its process."""
-        if self._suspects.are_held() and not self.of({"ready", "open"}):
+        if self._suspects.are_held() and not self._paced and not self.of({"ready", "open"}):
             self._offer(self._suspects.pick())
             self._notify()
 
     def withhold(self, concerned: Callable[[Delivery], bool]) -> None:
         """Hand out no attempts of some deliveries until the next `accept`."""
-        for attempt in self.of({"ready"}, concerned):
+        for attempt in self.of({"ready", "queued"}, concerned):
             with self._handing_out:
-                if attempt.state == "ready":
+                if attempt.state in {"ready", "queued"}:
                     attempt.state = "withheld"
                     self._withheld.append(attempt)
 
@@ -265,7 +347,7 @@ class MessageStore:
         found = [attempt for attempt in self._withheld if attempt.state == "withheld"]
         self._withheld.clear()
         for attempt in found:
-            self._offer(attempt)
+            self._line_up(attempt)
         return bool(found)
 
     def rescue(self) -> None:
@@ -305,6 +387,7 @@ class MessageStore:
             attempt.state = "done"
         self._done += attempts
         self.counts.acked += len(attempts)
+        self._leave(attempts)
 
     def end(
         self, message_id: int, reason: Reason | None, *, is_final: bool = False, retry_secs: float | None = None
@@ -417,6 +500,7 @@ class MessageStore:
             if attempt.state == "dead":
                 self._note_dead_letter(attempt)
                 self._ack(attempt)
+                self._leave([attempt])
         return [attempt.delivery for attempt in self._done]
 
     def acked(self, count: int) -> None:
@@ -446,11 +530,13 @@ class MessageStore:
         """End an attempt that failed, and whose delivery the source does not hold any more."""
         self.counts.revoked += 1
         self._end(attempt)
+        self._leave([attempt])
 
     def gave_up(self, attempt: Attempt) -> None:
         """End an attempt that the broker has moved to its own place for dead letters."""
         self._note_dead_letter(attempt)
         self._end(attempt)
+        self._leave([attempt])
 
     def retry_delay_secs(self, attempt: Attempt) -> float:
         """Return how long the next attempt has to wait."""
@@ -481,7 +567,9 @@ class MessageStore:
             attempt = heapq.heappop(self._waiting)[2]
             if attempt.state == "waiting":
                 self._end(attempt)
-                self._offer(self._add(attempt.delivery, attempt.number + 1, attempt.tries + 1, "ready"))
+                following = self._add(attempt.delivery, attempt.number + 1, attempt.tries + 1, "queued")
+                following.lane = attempt.lane
+                self._line_up(following)
                 retried += 1
         self.counts.retried += retried
         if retried:
@@ -507,11 +595,13 @@ class MessageStore:
 
     def revoke(self, concerned: Callable[[Delivery], bool]) -> None:
         """Forget some deliveries, which the broker has taken back; their outcomes no longer count."""
-        for attempt in self.of(None, concerned):
+        revoked = self.of(None, concerned)
+        for attempt in revoked:
             self.counts.revoked += 1
             if attempt.state == "done":
                 self._done.remove(attempt)
             self._forget(attempt)
+        self._leave(revoked)  # now that none of them can go on
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Forget attempts whose deliveries go back to the broker; see `given_back`."""
@@ -519,6 +609,7 @@ class MessageStore:
             self._forget(attempt)
             self._given_back.append(attempt.delivery)
         self.counts.released += len(attempts)
+        self._leave(attempts)
 
     def given_back(self) -> list[Delivery]:
         """Return the deliveries that go back to the broker; then call `went_back`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -95,6 +95,9 @@ class Source(abc.ABC):
         The longest wait that `poll` can be asked for. Short where `wake` cannot end a wait.
     late_acks : int
         How many acks came too late so far: the broker had given the messages to others. They count as revoked.
+    keeps_order : bool
+        Whether the broker promises the order of messages with the same `order_key`, so that a consumer keeps it unless
+        its options say otherwise.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Source(abc.ABC):
     redelivers: bool = False
     wait_secs_max: float = 0.05
     late_acks: int = 0
+    keeps_order: bool = False
 
     @abc.abstractmethod
     def open(self, events: SourceEvents, limit: int) -> None:
@@ -192,6 +196,10 @@ class Source(abc.ABC):
         False when its channel, its assignment or its claim is gone: the broker delivers the message again.
         """
         return True
+
+    def order_key(self, delivery: Delivery) -> Hashable:  # noqa: ARG002
+        """Return the key by which the broker orders messages; None for a message that it does not order."""
+        return None
 
     @property
     def is_receiving(self) -> bool:

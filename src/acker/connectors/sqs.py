@@ -101,6 +101,7 @@ class SQS(Source):
             raise ArgumentValueError(f"lease_secs must be 1 to {_LEASE_SECS_MAX}, not {lease_secs}")
         self._url, self._options = queue_url, options
         self._queue = queue_url.rpartition("/")[2]
+        self.keeps_order = self._queue.endswith(".fifo")
         self.name = f"SQS queue {self._queue!r}"
         self.lease_secs: float = math.floor(lease_secs)
         self._link = _SQSLink(self.name, queue_url, options)
@@ -162,6 +163,11 @@ class SQS(Source):
         delivery = Delivery(f"{self._queue}/{message_id}", value, headers, attempt, message, receipt)
         self._leases.add(delivery)
         return delivery
+
+    def order_key(self, delivery: Delivery) -> str | None:
+        """Return the message group; a standard queue has none."""
+        group: str | None = delivery.raw.get("Attributes", {}).get("MessageGroupId")
+        return group
 
     # ---- settling ---------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Suspects:
 
     def __bool__(self) -> bool:
         """Return whether suspects wait, or somebody works on one."""
-        return bool(self._held) or (self._alone is not None and self._alone.state in {"ready", "open"})
+        return bool(self._held) or (self._alone is not None and self._alone.state in {"ready", "queued", "open"})
 
     def connected(self) -> None:
         """Be careful: what comes first may be what ended a process, and what was with it."""
@@ -68,6 +68,7 @@ class Suspects:
 
     def hold(self, attempt: Attempt) -> None:
         """Keep an attempt at a suspect until `pick` returns it."""
+        attempt.state = "suspect"
         self._held.append(attempt)
 
     def are_held(self) -> bool:

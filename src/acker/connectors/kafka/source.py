@@ -127,6 +127,11 @@ class Kafka(Source):
         assignment: Assignment = delivery.receipt[0]
         return assignment.is_held
 
+    def order_key(self, delivery: Delivery) -> tuple[str, bytes] | None:
+        """Return partition and key of a message, for `Consumer(key="broker")`; None for one without a key."""
+        key: bytes | None = delivery.raw.key()
+        return None if key is None else (str(delivery.receipt[0]), key)
+
     @property
     def is_receiving(self) -> bool:
         """Whether the group has said which partitions are this consumer's."""
