@@ -231,6 +231,13 @@ def test_a_timeout_that_is_shorter_than_the_work_is_told_with_its_numbers() -> N
     assert told(too_short=rate._replace(pending=1))[0] == "good"  # the rate suffices
 
 
+def test_reasons_of_the_last_failures_do_not_pass_for_those_of_all() -> None:
+    many = {"failed": 6_120, "failed_a_second": 4_100.4, "looked_at": 200}
+    some = "Failing: 6,120 of 6,120 trees in the last seconds, 4,100 a second"
+    assert told(**many, why=LOST._replace(times=200))[1] == f"{some}: {PAY}."
+    assert told(**many, why=LOST._replace(times=150))[1] == f"{some}, 150 of the last 200: {PAY}."
+
+
 def test_what_has_stopped_says_so_and_then_what_went_wrong() -> None:
     ended = Situation("stopped", lost=5, why=LOST)
     assert headline(ended) == {"tone": "fair", "text": f"Stopped. 5 trees were not acked, 3 of them: {PAY}."}

@@ -1,4 +1,4 @@
-"""Durations as text."""
+"""Durations and rates as text."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def format_ns(ns: float | None) -> str:
 def format_latency(ms: float) -> str:
     """Return a latency as text, with three significant digits below a second."""
     return format_duration(ms) if ms >= 1_000 else f"{ms:.3g} ms"
+
+
+def format_rate(a_second: float) -> str:
+    """Return a rate as text, with three significant digits below a hundred."""
+    return f"{a_second:,.0f}" if a_second >= 100 else f"{a_second:.3g}"

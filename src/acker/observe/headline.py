@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import Busy, UserCall
-from acker.observe.durations import format_duration, format_latency
+from acker.observe.durations import format_duration, format_latency, format_rate
 from acker.observe.failures import FailureLog, ReasonGroup, ReasonGroups
 from acker.observe.holders import Holder
 from acker.observe.latencies import Histogram
@@ -88,6 +88,8 @@ class GivenUp(NamedTuple):
     ----------
     total : int
     ago_ms : int
+    looked_at : int
+        Of how many failures the reasons are known lately: the last ones, where there were many.
     why : ReasonGroup or None
     """
 
@@ -193,6 +195,7 @@ class Situation(NamedTuple):
     failed: int = 0
     acked: int = 0
     failed_a_second: float | None = None
+    looked_at: int = 0
     why: ReasonGroup | None = None
     lost: int = 0
     letters: GivenUp | None = None
@@ -222,9 +225,11 @@ class Situation(NamedTuple):
         """
         lately = state == "running"
         since_ms = time.time_ns() // 1_000_000 - _LATELY_MS
-        reasons = ReasonGroups(reversed(log.failures_since(since_ms))) if lately else log.reasons
+        kept = log.failures_since(since_ms) if lately else []
+        reasons = ReasonGroups(reversed(kept)) if lately else log.reasons
         return cls(
             state,
+            looked_at=len(kept),
             acked_a_second=recent.rate("acked"),
             p99_ms=recent.latency("complete").quantile_ms(0.99),
             failed=round(recent.growth("not acked")) if lately else 0,
@@ -362,10 +367,10 @@ def _failing(now: Situation) -> tuple[str, str] | None:
     if not now.failed:
         return None
     ended = now.failed + now.acked
-    a_second = "" if now.failed_a_second is None else f", {now.failed_a_second:.3g} a second"
+    a_second = "" if now.failed_a_second is None else f", {format_rate(now.failed_a_second)} a second"
     some = f"{now.failed:,} of {_count(now, ended)}"
     letters = "" if now.letters is None else f" {_letter_count(now.letters)} so far."
-    said = f"Failing: {some} in the last seconds{a_second}{_mostly(now.why, now.failed)}.{letters}"
+    said = f"Failing: {some} in the last seconds{a_second}{_mostly(now.why, now.failed, now.looked_at)}.{letters}"
     return "bad" if now.failed > now.acked else "fair", said
 
 
@@ -385,10 +390,13 @@ def _letter_count(letters: GivenUp) -> str:
     return "1 dead letter" if letters.total == 1 else f"{letters.total:,} dead letters"
 
 
-def _mostly(why: ReasonGroup | None, of: int) -> str:
-    """Return the most frequent reason, and how often it came if others did too."""
+def _mostly(why: ReasonGroup | None, of: int, looked_at: int = 0) -> str:
+    """Return the most frequent reason, and how often it came if others did too, among those that were `looked_at`."""
     if why is None:
         return ""
+    if 0 < looked_at < of:
+        share = "" if why.times >= looked_at else f", {why.times:,} of the last {looked_at:,}"
+        return f"{share}: {why}"
     return f": {why}" if why.times >= of else f", {why.times:,} of them: {why}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from acker.observe.durations import format_duration
+from acker.observe.durations import format_duration, format_rate
 
 _OPTIONS = {
     "message": ("an", "open_max", "timeout_secs"),
@@ -58,8 +58,8 @@ class TooShort(NamedTuple):
         fitting = max(1, int(rate * self.timeout_secs / 2))
         takes = f"each takes {format_duration(1000 * self.pending / rate)} at that rate"
         return (
-            f"{told}: {self.pending:,} are pending, {rate:.3g} are acked a second, so {takes}, {is_set}. Choose"
-            f" {article} {pending_option} of at most {fitting:,}, or a longer timeout"
+            f"{told}: {self.pending:,} are pending, {format_rate(rate)} are acked a second, so {takes}, {is_set}."
+            f" Choose {article} {pending_option} of at most {fitting:,}, or a longer timeout"
         )
 
     @property
