@@ -189,6 +189,24 @@ def test_messages_that_wait_behind_the_limit_are_told(broker) -> None:
     assert found["text"].startswith("At its limit: 2 of 2 messages are pending; 1 message waits. Work on more")
 
 
+def test_a_message_that_nobody_works_for_is_told_to_be_forgotten(broker) -> None:
+    broker.publish([b"one"])
+    kept = []
+    with consumer_of(broker, timeout_secs=4) as consumer:
+        loop = threading.Thread(target=lambda: kept.extend(consumer))
+        loop.start()
+        found = headline_of(consumer, "1 message has been stuck")
+    loop.join()
+    assert found["text"].endswith("s, and no call for it is known: is its ack forgotten?")
+
+
+def test_the_drawing_of_a_consumer_speaks_of_messages(broker) -> None:
+    with consumer_of(broker) as consumer:
+        graph = fresh(consumer, lambda view: True)["graph"]
+    assert "messages a second" in graph["hint"]
+    assert not [node for node in graph["nodes"] if "tasks" in node]
+
+
 def test_a_handler_whose_threads_are_all_busy_is_told_with_the_messages_that_wait(broker) -> None:
     broker.publish([b"one", b"two", b"three"])
     begun, ending = threading.Event(), threading.Event()

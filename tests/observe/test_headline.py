@@ -20,6 +20,7 @@ HANGS = UserCall("packer_0", "orders/3", 90_000, "timed out", (Line("/src/pay.py
 JOB = RunningJob("micro-batch 3", 42_000, 1_200.0, "a task is in charge[2]")
 QUOTED = "\N{LEFT DOUBLE QUOTATION MARK}count\N{RIGHT DOUBLE QUOTATION MARK}"
 MAYBE = Holder("count", 4, "maybe")
+MINE = Holder("your code", None, "held", text="has it: 1 open part")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,11 @@ MAYBE = Holder("count", 4, "maybe")
             Situation("running", stuck=2, oldest_ms=1_000, noun="message"),
             "bad",
             "2 messages are stuck; the oldest has been, held by no task that is known, for 1 s.",
+        ),
+        (
+            Situation("running", stuck=1, oldest_ms=42_000, noun="message", is_idle=True, holders=[MINE]),
+            "bad",
+            "1 message has been stuck at “your code” for 42 s, and no call for it is known: is its ack forgotten?",
         ),
         (Situation("restarting", error="ValueError: no"), "bad", "Restarting after ValueError: no."),
         (Situation("draining", pending=2), "fair", "Stopping: 2 trees may still end."),

@@ -17,6 +17,7 @@ from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
 from acker.errors import exception_text
 from acker.observe.calls import Busy, UserCall, hangs
+from acker.observe.durations import format_duration
 from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Away, GivenUp, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
@@ -38,6 +39,7 @@ _HOLDERS_MAX: Final = 8
 _SAMPLED_MAX: Final = 1_000
 # The limit was reached when that was so at so many readings in a row.
 _LIMITED_READINGS: Final = 3
+_GRAPH_HINT: Final = "A number on an edge is messages a second. The bar of this process fills up to open_max messages."
 
 
 class ConsumerView:
@@ -175,6 +177,7 @@ class ConsumerView:
             stuck=stuck,
             oldest_ms=_age_ms(oldest[0]) if oldest else None,
             holders=_holders_of(oldest[0], _of(attempts[0], calls)) if oldest else (),
+            is_idle=bool(oldest) and not oldest[0].jobs and not _of(attempts[0], calls),
             busy=busy,
             longest=next((call for _, call in calls if call.over == ReasonKind.TIMED_OUT.value), None),
             pending=stats.pending,
@@ -202,10 +205,11 @@ class ConsumerView:
         p99 = self._recent.latency("complete").quantile_ms(0.99)
         more = {"timed out": stats.timed_out, "retried": stats.retried, "revoked": stats.revoked, "late": stats.late}
         told = ", ".join(f"{count:,} {name}" for name, count in more.items() if count)
+        oldest = "" if stats.oldest_age_ms is None else f"oldest {format_duration(stats.oldest_age_ms)}"
         return [
             tile("Acked", stats.acked, more=self._recent.rate("acked"), more_unit="/s"),
             tile("Time to the ack", p99, "ms", "99 of 100 are faster"),
-            tile("In this process", stats.pending, more=stats.oldest_age_ms, more_unit="ms"),
+            tile("In this process", stats.pending, more=oldest),
             tile("Not acked", stats.failed + stats.timed_out, more=told or "none failed", is_bad=True),
             tile("Dead letters", stats.dead_letters, more="given up", is_bad=True),
             tile("Reconnects", stats.reconnects, more="to the broker", is_bad=True),
@@ -214,11 +218,10 @@ class ConsumerView:
     def _graph(self, stats: ConsumerStats) -> dict[str, Any]:
         options, recent = self._options, self._recent
         delivered = recent.rate("delivered")
-        source = {"kind": "spout", "tasks": 1, "emitted": stats.delivered, "pending": stats.pending}
+        source = {"kind": "spout", "emitted": stats.delivered, "pending": stats.pending}
         here = {
             "name": "this process",
             "kind": "bolt",
-            "tasks": 1,
             "rate": recent.rate("acked"),
             "executed": stats.delivered,
             "acked": stats.acked,
@@ -231,9 +234,9 @@ class ConsumerView:
         if options.dead_letters is not None:
             target = self._store.name if options.publisher is None else options.publisher.name
             name = f"dead letters of {target}" if options.dead_letters == BROKER else target
-            nodes.append({"name": name, "kind": "bolt", "tasks": 1, "rate": recent.rate("dead_letters")})
+            nodes.append({"name": name, "kind": "bolt", "rate": recent.rate("dead_letters")})
             edges.append(_edge("this process", name, "dead letters", recent.rate("dead_letters")))
-        return {"nodes": nodes, "edges": edges}
+        return {"hint": _GRAPH_HINT, "nodes": nodes, "edges": edges}
 
     def _charts(self, stats: ConsumerStats) -> list[dict[str, Any]]:
         recent = self._recent

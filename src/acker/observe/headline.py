@@ -150,6 +150,8 @@ class Situation(NamedTuple):
         The age of the oldest open tree.
     holders : sequence of Holder
         Those of the oldest tree.
+    is_idle : bool
+        Whether the oldest tree is in no call and no job, as far as is known.
     pending : int
     acked_a_second, p99_ms : float or None
         Lately.
@@ -189,6 +191,7 @@ class Situation(NamedTuple):
     stuck: int = 0
     oldest_ms: int | None = None
     holders: Sequence[Holder] = ()
+    is_idle: bool = False
     pending: int = 0
     acked_a_second: float | None = None
     p99_ms: float | None = None
@@ -326,16 +329,19 @@ def _stuck(now: Situation) -> tuple[str, str] | None:
     # On Spark no tree has a timeout, and all that are in a job end with it.
     if not now.stuck or now.oldest_ms is None or now.job is not None:
         return None
-    where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now.holders)}"
+    where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now)}"
     if now.stuck == 1:
-        return "bad", f"1 {now.noun} has been stuck{where} for {since}."
-    return "bad", f"{_count(now, now.stuck)} are stuck; the oldest has been{where} for {since}."
+        return "bad", f"1 {now.noun} has been stuck{where} for {since}"
+    return "bad", f"{_count(now, now.stuck)} are stuck; the oldest has been{where} for {since}"
 
 
-def _kept(holders: Sequence[Holder]) -> str:
-    """Return that a task has a tree's tuple and does nothing with it, if that is sure."""
+def _kept(now: Situation) -> str:
+    """Return the end of the sentence: that a task has a tree's tuple and does nothing with it, if that is sure."""
+    if now.is_idle:
+        return ", and no call for it is known: is its ack forgotten?"
+    holders = now.holders
     is_kept = bool(holders) and all(each.how == "held" and each.text is None for each in holders)
-    return ", which neither acked nor failed it" if is_kept and len({each.component for each in holders}) == 1 else ""
+    return ", which neither acked nor failed it." if is_kept and len({each.component for each in holders}) == 1 else "."
 
 
 def _job(now: Situation) -> tuple[str, str] | None:

@@ -240,7 +240,7 @@ function updateNode(parts, node, stuck, load, queued) {
     write(parts.tag, tags.filter(Boolean).join(", "));
     const tasks = `${node.tasks} ${node.tasks === 1 ? "task" : "tasks"}`;
     const p99 = node.latency?.p99_ms;
-    const shown = [node.rate === undefined || node.rate === null ? "" : rate(node.rate), tasks];
+    const shown = [node.rate === undefined || node.rate === null ? "" : rate(node.rate), node.tasks ? tasks : ""];
     if (p99 !== null && p99 !== undefined) shown.push(duration(p99));
     write(parts.figures, fitting(shown.filter(Boolean)));
     write(parts.sign, load ? LOADS[load].sign : "");

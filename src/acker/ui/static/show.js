@@ -89,6 +89,7 @@ export function show(now) {
     if (actions !== null) showActions();
     $("graph").hidden = now.graph.nodes.length === 0;
     if (now.graph.hint) write($("graph-hint"), now.graph.hint);
+    if (ofConsumer()) write($("graph-h"), "Messages");
     if (now.graph.nodes.length) graph.show(now);
     showCalls(now.calls ?? []);
     $("charts").parentElement.hidden = now.charts.length === 0;
