@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from acker.observe.calls import UserCall
+from acker.observe.durations import format_latency
 from acker.observe.readings import table
 from acker.spark.task_reports import TaskReport
 
@@ -49,16 +51,29 @@ def tasks_table(
 
 
 def tasks_in(reports: Iterable[TaskReport]) -> str:
-    """Return in which component most of these tasks are, and at which line; empty if no code of the user runs."""
-    found: dict[str, list[UserCall]] = {}
+    """Return in which component most of these tasks are, at which line, and whether they get on.
+
+    Empty if no code of the user runs.
+    """
+    found: dict[str, list[tuple[TaskReport, UserCall]]] = {}
     for each in reports:
         call = each.call()
         if call is not None and each.component is not None:
-            found.setdefault(each.component, []).append(call)
+            found.setdefault(each.component, []).append((each, call))
     if not found:
         return ""
-    name, calls = max(found.items(), key=lambda item: len(item[1]))
-    line = Counter(call.line.short for call in calls if call.line is not None).most_common(1)
+    name, tasks = max(found.items(), key=lambda item: len(item[1]))
+    line = Counter(call.line.short for _, call in tasks if call.line is not None).most_common(1)
     where = f", at {line[0][0]}" if line else ""
-    who = f"{len(calls):,} tasks are in {name}" if len(calls) > 1 else f"a task is in {calls[0].who}"
-    return f"{who}{where}"
+    who = f"{len(tasks):,} tasks are in {name}" if len(tasks) > 1 else f"a task is in {tasks[0][1].who}"
+    return f"{who}{where}{_done_in([each for each, _ in tasks])}"
+
+
+def _done_in(reports: Sequence[TaskReport]) -> str:
+    """Return how much of the work of a component is done, and how long its calls take."""
+    done = sum(each.done for each in reports)
+    usual_ms = [each.usual_ms for each in reports if each.usual_ms is not None]
+    if not done or not usual_ms:
+        return ""
+    were = "1 tuple is" if done == 1 else f"{done:,} tuples are"
+    return f" ({were} done, with calls of {format_latency(statistics.median(usual_ms))})"
