@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acker._engine.ids import tuple_ids
 from acker.spark.pipelines import anchors as trees
-from acker.spark.pipelines.anchors import Anchors, Int64s, Parents
+from acker.topology.anchors import Anchors, Int64s, Parents, concat, roots_only, unanchored
 
 IDS = st.sampled_from([0, -1, 1, -(2**63), 2**63 - 1, 7, 8, 9])
 ROWS = st.lists(st.dictionaries(IDS, IDS, max_size=3), max_size=6)
@@ -60,7 +60,7 @@ def test_emitted_ids_equal_those_of_the_model(emission) -> None:
     expected_emitted, expected_given = model(rows, pairs, len(lists), "bolt")
     assert emitted.tolist() == [value for row in expected_emitted for value in row.values()]
     assert rows_of(given_ids) == expected_given
-    sink = trees.roots_only(anchors_of(rows), parents, len(lists))
+    sink = roots_only(anchors_of(rows), parents, len(lists))
     assert rows_of(sink) == [dict.fromkeys(row, 0) for row in expected_given]
 
 
@@ -112,11 +112,11 @@ def test_an_anchor_keeps_the_time_of_its_tree(emission, data) -> None:
     assert set(map(len, column.to_pylist())) <= {0, 24, 48, 72}
     for found, plain in [
         (outputs, trees.emit(anchors_of(rows), parents, len(lists), 1, "bolt")[1]),
-        (trees.roots_only(inputs, parents, len(lists)), trees.roots_only(anchors_of(rows), parents, len(lists))),
+        (roots_only(inputs, parents, len(lists)), roots_only(anchors_of(rows), parents, len(lists))),
         (inputs.take(places), anchors_of(rows).take(places)),
         (
-            trees.concat([inputs, trees.unanchored(2, timed=True)]),
-            trees.concat([anchors_of(rows), anchors_of([{}, {}])]),
+            concat([inputs, unanchored(2, timed=True)]),
+            concat([anchors_of(rows), anchors_of([{}, {}])]),
         ),
         (trees.from_arrow(column, timed=True), anchors_of(rows)),
         (trees.from_arrow(column.slice(1, 2), timed=True), anchors_of(rows[1:3])),
@@ -139,7 +139,7 @@ def test_take_and_concat(rows, data) -> None:
     places = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5)) if rows else []
     taken = anchors_of(rows).take(np.array(places, np.int64))
     assert rows_of(taken) == [rows[place] for place in places]
-    assert rows_of(trees.concat([anchors_of(rows), taken])) == rows + [rows[place] for place in places]
+    assert rows_of(concat([anchors_of(rows), taken])) == rows + [rows[place] for place in places]
 
 
 def test_a_column_that_arrow_cannot_hold_is_refused() -> None:

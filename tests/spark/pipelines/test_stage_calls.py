@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from acker.spark.pipelines import anchors
 from acker.spark.pipelines.stage_calls import StageCalls
 from acker.spark.pipelines.user_functions import run_rows
+from acker.topology.anchors import single
 
 NUMBERS = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
-ROOTS = anchors.single(np.array([77, 78]), np.array([1, 2]), np.array([True, False, True]))
+ROOTS = single(np.array([77, 78]), np.array([1, 2]), np.array([True, False, True]))
 
 
 def test_the_row_whose_function_runs_is_known_with_its_tree() -> None:

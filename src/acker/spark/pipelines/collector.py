@@ -16,8 +16,8 @@ from acker._engine.combiner import Cohorts, Combiner, shard_of
 from acker.spark.blocks import encode_blocks
 from acker.spark.messages import latest_of
 from acker.spark.notes import FAILURE_SCHEMA, encode_note, ids_or_zero
-from acker.spark.pipelines.anchors import Int64s
 from acker.spark.pipelines.stage_calls import StageCalls
+from acker.topology.anchors import Int64s
 
 # The shard of the counters of one task's components, JSON. Notes have the negative numbers below it, see `notes_shard`.
 COUNTERS_SHARD: Final = -1

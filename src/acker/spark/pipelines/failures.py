@@ -14,7 +14,7 @@ from acker.spark.text_ids import text_type
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from acker.spark.pipelines.anchors import Int64s
+    from acker.topology.anchors import Int64s
 
 # Behind the message id.
 FAILURES_DDL: Final = "component string, reason string, attempt long, row string, root_id long, tuple_id long"

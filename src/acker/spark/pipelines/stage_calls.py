@@ -6,8 +6,8 @@ import operator
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from acker.spark.pipelines.anchors import Anchors
 from acker.spark.task_watch import CodePlace
+from acker.topology.anchors import Anchors
 
 # Pipelines have no timeouts. A call with a row hangs from half of this on; one with a batch may take long.
 _TIMEOUT_MS: Final = 30_000

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from acker.spark.pipelines import anchors as trees
-from acker.spark.pipelines.anchors import Int64s
 from acker.spark.pipelines.collector import MessageCollector
 from acker.spark.pipelines.stage_calls import StageCalls
 from acker.spark.pipelines.transforms import Flow, Transform
 from acker.spark.task_reports import PIPELINES, ReportAddress
 from acker.spark.task_watch import TaskWatch
+from acker.topology.anchors import Int64s, unanchored
 
 ANCHORS: Final = "acker_anchors"
 # Null on data rows. On carriers the shard of a block of messages, or a negative number: see the collector.
@@ -99,7 +99,7 @@ class Stage:
         for batch in batches:
             if not self.tracked:
                 if batch.num_rows:
-                    yield Flow(batch, trees.unanchored(batch.num_rows))
+                    yield Flow(batch, unanchored(batch.num_rows))
                 continue
             rows = batch
             shard = batch.column(SHARD)

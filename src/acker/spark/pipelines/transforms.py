@@ -18,10 +18,10 @@ from acker.errors import ArgumentValueError, ColumnValueError, StrictError
 from acker.spark.messages import describe_shared_ids, event_times_of
 from acker.spark.notes import HEAD_SCHEMA, TextIds
 from acker.spark.pipelines import anchors as trees
-from acker.spark.pipelines.anchors import Anchors, Int64s
 from acker.spark.pipelines.collector import FANOUT_MAX, MessageCollector, TaskCounters
 from acker.spark.pipelines.user_functions import Produced, reason_of, run_batch, run_rows
 from acker.spark.text_ids import is_text, numbers_of
+from acker.topology.anchors import Anchors, Int64s, concat, roots_only, single
 
 # The length of the text of a failed row: whole documents should not travel twice.
 ROW_CHARS_MAX: Final = 1000
@@ -85,7 +85,7 @@ class SpoutTransform:
             counters.emitted += rows.num_rows
             counters.messages += root_id.size
             anchored = tracked.to_numpy(zero_copy_only=False)
-            yield Flow(rows, trees.single(root_id, tuple_id, anchored, event_ms))
+            yield Flow(rows, single(root_id, tuple_id, anchored, event_ms))
 
     def _event_ms(self, rows: pa.RecordBatch, name: str) -> Int64s:
         message_ids = rows.column(self.message_id)
@@ -130,7 +130,7 @@ class BoltTransform:
             outputs = produced.rows.num_rows
             if self.sink:
                 emitted = np.zeros(flow.anchors.root_id.size, np.int64)
-                anchors = trees.roots_only(flow.anchors, produced.parents, outputs)
+                anchors = roots_only(flow.anchors, produced.parents, outputs)
             else:
                 emitted, anchors = trees.emit(flow.anchors, produced.parents, outputs, self.run_seed, self.component)
             self._count(flow, produced, function_ns, collector.counters(self.component))
@@ -240,7 +240,7 @@ def _join_flows(flows: Iterator[Flow]) -> Iterator[Flow]:
     parts = list(flows)
     if parts:
         table = pa.Table.from_batches([part.rows for part in parts]).combine_chunks()
-        yield Flow(_one_batch(table), trees.concat([part.anchors for part in parts]))
+        yield Flow(_one_batch(table), concat([part.anchors for part in parts]))
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -6,8 +6,6 @@ MemoryError ends the task, since the row is not its cause.
 
 from __future__ import annotations
 
-import numbers
-import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,13 +15,12 @@ import pyarrow as pa
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.observe.reasons import reason_text
-from acker.spark.pipelines.anchors import Int64s, Parents
+from acker.topology.anchors import Int64s, Parents
+from acker.topology.arrow_columns import array_of, one_batch, read_parents, table_of
+from acker.topology.bad_rows import Fault, fault_of, find_bad_rows
 
 # Long enough to name the error; whole documents should not travel with every failed row.
 REASON_CHARS_MAX: Final = 1000
-
-# The number of rows that are tried alone before a function counts as raising for every row.
-_ALONE_MAX: Final = 32
 
 RowFunction = Callable[[Any], "Iterable[Any] | None"]
 
@@ -97,101 +94,44 @@ def run_rows(
 def run_batch(
     function: Callable[[pa.RecordBatch], Outputs | None], batch: pa.RecordBatch, schema: pa.Schema, *, divide: bool
 ) -> Produced:
-    """Call `function` for the batch. If it raises and `divide` is true, call it for parts until the bad rows are found.
+    """Call `function` for the batch, and search for the bad rows if it raises and `divide` is true.
 
-    Without `divide` every row of the batch fails.
-
-    Notes
-    -----
-    It tries the first half, its first half, and so on, until one does not raise or one row is left; then each second
-    half, as a batch of its own. This finds b bad rows among n with about 2 b log2(n / b) calls.
-
-    A function that always raises would be called twice for each row. So if all first halves raise the same error,
-    `_ALONE_MAX` rows from all over the batch are tried alone; if those raise it too, all rows fail with the error of
-    the batch. A good row can thus fail with the others, but only where nearly all are bad: if every second row is bad,
-    this happens to one batch in 2**33.
+    Without `divide` every row of the batch fails; see `acker.topology.bad_rows.find_bad_rows`.
     """
-    whole = _attempt(function, batch, schema)
-    if isinstance(whole, Produced):
-        return whole
-    if batch.num_rows == 1 or not divide:
-        return _fail_all(dict.fromkeys(range(batch.num_rows), whole.reason), schema)
-    ends = [batch.num_rows]
-    part: Produced | _FunctionFault = whole
-    are_alike = True
-    while isinstance(part, _FunctionFault) and ends[-1] > 1:
-        ends.append(ends[-1] // 2)
-        part = _attempt(function, batch.slice(0, ends[-1]), schema)
-        are_alike = are_alike and whole.is_like(part)
-    if are_alike:
-        reasons = _reasons_if_all_fail(function, batch, schema, whole)
-        if reasons is not None:
-            return _fail_all(reasons, schema)
-    parts = [_fail_all({0: part.reason}, schema) if isinstance(part, _FunctionFault) else part]
-    for end, start in zip(ends[-2::-1], ends[:0:-1], strict=True):
-        parts.append(run_batch(function, batch.slice(start, end - start), schema, divide=True))
-    return _join_parts(parts, ends[::-1], schema)
+
+    def attempt(begin: int, end: int) -> Produced | Fault:
+        return _attempt(function, batch.slice(begin, end - begin), schema)
+
+    good, bad = find_bad_rows(attempt, batch.num_rows, divide=divide)
+    if len(good) == 1 and not bad:
+        return good[0][2]
+    produced = _join_parts(good, schema)
+    reasons = {row: fault.reason for row, fault in bad.items()}
+    return produced._replace(failed=dict(sorted((produced.failed | reasons).items())))
 
 
-class _FunctionFault(NamedTuple):
-    """An error of a batch function: its text, its type, and the file and line that raised it."""
-
-    reason: str
-    kind: type[Exception]
-    origin: tuple[str, int]
-
-    def is_like(self, other: Produced | _FunctionFault) -> bool:
-        """Return whether this is the same error; texts may differ, since many name a row."""
-        return isinstance(other, _FunctionFault) and (self.kind, self.origin) == (other.kind, other.origin)
-
-
-def _attempt(
-    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema
-) -> Produced | _FunctionFault:
+def _attempt(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema) -> Produced | Fault:
     """Call a batch function; return its outputs or its error."""
     try:
         return _check_outputs(function(batch), batch.num_rows, schema)
     except MemoryError:
         raise
-    except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its rows.
-        *_, (frame, line) = traceback.walk_tb(fault.__traceback__)
-        return _FunctionFault(reason_of(fault), type(fault), (frame.f_code.co_filename, line))
+    except Exception as error:  # noqa: BLE001  Whatever a user's function raises fails its rows.
+        return fault_of(error, reason_of(error))
 
 
-def _reasons_if_all_fail(
-    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema, whole: _FunctionFault
-) -> dict[int, str] | None:
-    """Try some rows alone; if the function raises the same error for all of them, return a text for every row."""
-    if batch.num_rows <= 2 * _ALONE_MAX:  # Dividing it to the end costs little.
-        return None
-    alone: dict[int, str] = {}
-    # At random, as bad rows may be regular; seeded, as what is computed twice must come out the same.
-    for row in np.random.default_rng(batch.num_rows).choice(batch.num_rows, _ALONE_MAX, replace=False).tolist():
-        found = _attempt(function, batch.slice(row, 1), schema)
-        if isinstance(found, Produced) or not whole.is_like(found):
-            return None
-        alone[row] = found.reason
-    reason = whole.reason
-    if set(alone.values()) != {reason}:  # It names a row, or the number of rows.
-        reason = f"{reason[: REASON_CHARS_MAX // 2]} (raised for the batch of {batch.num_rows} rows)"
-    return dict.fromkeys(range(batch.num_rows), reason) | alone
-
-
-def _fail_all(failed: dict[int, str], schema: pa.Schema) -> Produced:
-    nothing = np.empty(0, np.int64)
-    return Produced(_empty(schema), Parents(nothing, nothing), failed)
-
-
-def _join_parts(parts: list[Produced], ends: list[int], schema: pa.Schema) -> Produced:
-    """Join the outputs of the parts of a batch; part i ends before row ends[i]."""
-    starts = [0, *ends[:-1]]
-    outputs = np.cumsum([0, *(part.rows.num_rows for part in parts)])
-    rows = pa.Table.from_batches([part.rows for part in parts]).combine_chunks().to_batches()
+def _join_parts(parts: list[tuple[int, int, Produced]], schema: pa.Schema) -> Produced:
+    """Join the outputs of parts of a batch; each has its first row and the row behind the last one."""
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return Produced(_empty(schema), Parents(nothing, nothing), {})
+    outputs = np.cumsum([0, *(part.rows.num_rows for _, _, part in parts)])
+    rows = pa.Table.from_batches([part.rows for _, _, part in parts]).combine_chunks().to_batches()
     parents = Parents(
-        np.concatenate([part.parents.output + first for part, first in zip(parts, outputs[:-1], strict=True)]),
-        np.concatenate([part.parents.row + start for part, start in zip(parts, starts, strict=True)]),
+        np.concatenate([part.parents.output + first for (_, _, part), first in zip(parts, outputs[:-1], strict=True)]),
+        np.concatenate([part.parents.row + begin for begin, _, part in parts]),
     )
-    failed = {start + row: text for part, start in zip(parts, starts, strict=True) for row, text in part.failed.items()}
+    failed = {begin + row: text for begin, _, part in parts for row, text in part.failed.items()}
     return Produced(rows[0] if rows else _empty(schema), parents, failed)
 
 
@@ -269,33 +209,6 @@ def _fields_of(row: Any) -> list[str] | None:
     return list(fields) if isinstance(row, tuple) and fields else None
 
 
-def _array(values: Any, entry: pa.Field[Any]) -> pa.Array[Any]:
-    """Return values as a column of the schema; Arrow alone would cut fractions off for integers."""
-    if not isinstance(values, np.ndarray):
-        values = list(values)
-        _refuse_fractions(values, entry.type, entry.name)
-    column: pa.Array[Any] = pa.array(values, entry.type)
-    return column
-
-
-def _refuse_fractions(values: list[Any], type_: pa.DataType, name: str) -> None:
-    """Raise for the first number that has a fraction where the type has integers, also within lists and structs."""
-    if pa.types.is_integer(type_) or pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
-        kinds: set[Any] = set(map(type, values)) - {int, type(None)}
-        for kind in kinds:
-            if issubclass(kind, numbers.Number):
-                bad = [value for value in values if type(value) is kind and value != int(value)]
-                if bad:
-                    raise ArgumentValueError(f"{name}: expected {type_}, got {bad[0]!r}")
-    elif isinstance(type_, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
-        inner = [each for value in values if isinstance(value, (list, tuple)) for each in value]
-        _refuse_fractions(inner, type_.value_type, name)
-    elif isinstance(type_, pa.StructType):
-        for field in type_:
-            inner = [value.get(field.name) for value in values if isinstance(value, dict)]
-            _refuse_fractions(inner, field.type, f"{name}.{field.name}")
-
-
 def _record_batch(outputs: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     if not len(schema):
         raise ArgumentValueError("a bolt's schema has at least one column")
@@ -303,7 +216,7 @@ def _record_batch(outputs: list[Any], schema: pa.Schema) -> pa.RecordBatch:
         return _empty(schema)
     columns = [outputs] if len(schema) == 1 else list(zip(*outputs, strict=True))
     return pa.RecordBatch.from_arrays(
-        [_array(values, entry) for values, entry in zip(columns, schema, strict=True)], schema=schema
+        [array_of(values, entry.type, entry.name) for values, entry in zip(columns, schema, strict=True)], schema=schema
     )
 
 
@@ -337,7 +250,7 @@ def _check_outputs(result: Any, inputs: int, schema: pa.Schema) -> Produced:
     if not isinstance(result, Outputs):
         raise ArgumentTypeError(f"a batch function returns acker.spark.Outputs or None, not {type(result).__name__}")
     rows = _columns(result.rows, schema)
-    parents = _parents(result.parent, rows.num_rows, inputs)
+    parents = read_parents(result.parent, rows.num_rows, inputs)
     failed: dict[int, str] = {}
     for row, fault in (result.failed or {}).items():
         if not 0 <= row < inputs:
@@ -351,48 +264,9 @@ def _check_outputs(result: Any, inputs: int, schema: pa.Schema) -> Produced:
 
 
 def _columns(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
-    if isinstance(rows, pa.RecordBatch):
-        table = pa.Table.from_batches([rows])
-    elif isinstance(rows, pa.Table):
-        table = rows
-    elif isinstance(rows, Mapping):
-        entries = {entry.name: entry for entry in schema}
-
-        def read(name: str, column: Any) -> Any:
-            if isinstance(column, (pa.Array, pa.ChunkedArray)):
-                return column
-            return _array(column, entries[name]) if name in entries else pa.array(column)
-
-        table = pa.table({name: read(name, column) for name, column in rows.items()})
-    else:
-        raise ArgumentTypeError(f"rows: expected a RecordBatch, a Table or a mapping, got {type(rows).__name__}")
+    table = table_of(rows, {entry.name: entry.type for entry in schema})
     if sorted(table.column_names) != sorted(schema.names):
         raise ArgumentValueError(
             f"rows: expected the columns {', '.join(schema.names)}, got {', '.join(table.column_names) or 'none'}"
         )
-    table = table.select(schema.names).cast(schema).combine_chunks()
-    batches = table.to_batches()
-    return batches[0] if batches else _empty(schema)
-
-
-def _parents(parent: Any, outputs: int, inputs: int) -> Parents:
-    if isinstance(parent, (pa.Array, pa.ChunkedArray)):
-        parent = parent.to_pylist() if pa.types.is_nested(parent.type) else parent.to_numpy()
-    if not isinstance(parent, np.ndarray):
-        parent = list(parent)
-    if len(parent) != outputs:
-        raise ArgumentValueError(f"parent: expected one entry for each of {outputs} output rows, got {len(parent)}")
-    if not isinstance(parent, np.ndarray) and any(not isinstance(entry, (int, np.integer)) for entry in parent):
-        lists = [[entry] if isinstance(entry, (int, np.integer)) else list(entry) for entry in parent]
-        output = np.repeat(np.arange(outputs), [len(entry) for entry in lists])
-        row = np.asarray([row for entry in lists for row in entry])
-    else:
-        output, row = np.arange(outputs), np.asarray(parent)
-    if row.size and row.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"parent: expected integers or lists of them, got {row.dtype}")
-    row = row.astype(np.int64)
-    bad = np.flatnonzero((row < 0) | (row >= inputs))
-    if bad.size:
-        text = f"output row {output[bad[0]]} names input row {row[bad[0]]} of a batch of {inputs}"
-        raise ArgumentValueError(f"parent: {text}")
-    return Parents(output, row)
+    return one_batch(table.select(schema.names).cast(schema))
