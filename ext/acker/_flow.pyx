@@ -384,6 +384,7 @@ cdef class Outlet:
     """The connection from one task to another, with the emitted tuples that are not in the other task's queue yet."""
 
     cdef list buffer
+    cdef bint mixed  # whether the buffer holds batches too
     cdef public object queue
     cdef readonly int64_t index  # of the task within its executor
     cdef readonly int64_t task
@@ -403,15 +404,17 @@ cdef class Outlet:
 
     @cython.critical_section
     def waiting(self):
-        """Return the tuples that are not in the queue yet. Any thread may call this."""
+        """Return the tuples and batches that are not in the queue yet. Any thread may call this."""
         return list(self.buffer)
 
     @cython.final
     @cython.critical_section
-    cdef list take(self):
-        """Empty the buffer; return what it held."""
+    cdef list take(self, bint* mixed):
+        """Empty the buffer; return what it held, and whether batches are among it."""
         cdef list taken = self.buffer
+        mixed[0] = self.mixed
         self.buffer = []
+        self.mixed = False
         return taken
 
     @cython.final
@@ -420,6 +423,25 @@ cdef class Outlet:
         self.count(len(tuples))
         self.queue.put((self.index, tuples), len(tuples))
         return 0
+
+    cdef Py_ssize_t send_mixed(self, list items) except -1:
+        """Put tuples and batches into the other task's queue, each batch alone; return how many rows there were."""
+        cdef Py_ssize_t begin = 0, end = 0, rows = 0
+        for item in items:
+            end += 1
+            if isinstance(item, TupleBase):
+                continue
+            if end - 1 > begin:
+                self.send(items[begin : end - 1])
+                rows += end - 1 - begin
+            self.count(len(item))
+            self.queue.put((self.index, item), len(item))
+            rows += len(item)
+            begin = end
+        if end > begin:
+            self.send(items[begin:end])
+            rows += end - begin
+        return rows
 
 
 cdef class OutputBuffer:
@@ -490,6 +512,17 @@ cdef class OutputBuffer:
                 self.must_yield = True
         return 0
 
+    def put_batch(self, Outlet outlet not None, batch):
+        """Add a batch, which is no tuple and has a length, to what goes to a task."""
+        cdef Py_ssize_t rows = len(batch)
+        with cython.critical_section(self, outlet):
+            if not outlet.buffer:
+                self.dirty.append(outlet)
+            outlet.buffer.append(batch)
+            outlet.mixed = True
+            if rows >= self.flush_at or len(outlet.buffer) >= self.flush_at:
+                self.must_yield = True
+
     @cython.final
     @cython.critical_section
     cdef list take_dirty(self):
@@ -508,11 +541,14 @@ cdef class OutputBuffer:
         cdef list dirty = self.take_dirty()
         cdef Py_ssize_t sent = 0
         cdef Py_ssize_t index = 0
+        cdef bint mixed = False
         try:
             for index in range(len(dirty)):
                 outlet = <Outlet?>dirty[index]
-                tuples = outlet.take()
-                if tuples:
+                tuples = outlet.take(&mixed)
+                if mixed:
+                    sent += outlet.send_mixed(tuples)
+                elif tuples:
                     outlet.send(tuples)
                     sent += len(tuples)
         except BaseException:
@@ -528,9 +564,10 @@ cdef class OutputBuffer:
     def discard(self):
         """Drop all tuples."""
         cdef Outlet outlet
+        cdef bint mixed = False
         self.must_yield = False
         for outlet in self.dirty:
-            outlet.take()
+            outlet.take(&mixed)
         self.dirty.clear()
 
 
@@ -651,6 +688,7 @@ cdef class Route:
     cdef readonly dict direct
     cdef readonly bint is_direct
     cdef public int64_t emitted
+    cdef public object batches  # how batches of this stream are checked and divided; the native half does not use it
     cdef ValueSlots slots
     cdef StreamGrouping grouping
 
@@ -776,6 +814,28 @@ cdef class AckSender:
         """Add a TRACK."""
         self.add_track(root_id, value, task, message_id)
 
+    def track_rows(
+        self,
+        const int64_t[::1] root_ids not None,
+        const int64_t[::1] values not None,
+        int64_t task,
+        const int64_t[::1] message_ids not None,
+    ):
+        """Add a TRACK for each row."""
+        cdef Py_ssize_t row, count = root_ids.shape[0]
+        if values.shape[0] != count or message_ids.shape[0] != count:
+            raise ValueError(f"expected columns of {count} values")
+        for row in range(count):
+            self.add_track(root_ids[row], values[row], task, message_ids[row])
+
+    def ack_rows(self, const int64_t[::1] root_ids not None, const int64_t[::1] values not None):
+        """Add an OK for each row."""
+        cdef Py_ssize_t row, count = root_ids.shape[0]
+        if values.shape[0] != count:
+            raise ValueError(f"expected columns of {count} values")
+        for row in range(count):
+            self.add_ok(root_ids[row], values[row])
+
     @cython.critical_section
     def fail(self, root_ids, reason):
         """Add a FAIL for each tree."""
@@ -881,7 +941,7 @@ cdef class Latencies:
         self.bounds_ns = bounds_ns
         self.counts.assign(self.bounds_ns.size() + 1, 0)
 
-    cdef int add(self, int64_t ns) except -1:
+    cdef int add(self, int64_t ns, int64_t values=1) except -1:
         cdef size_t low = 0, high = self.bounds_ns.size(), middle
         if self.counts.size() <= high:
             raise ValueError("these latencies have no bounds: Latencies.__init__ was not called")
@@ -891,13 +951,16 @@ cdef class Latencies:
                 low = middle + 1
             else:
                 high = middle
-        self.counts[low] += 1
-        self.sum_ns += ns
+        self.counts[low] += values
+        self.sum_ns += ns * values
         return 0
 
-    def record(self, ns):
-        """Count one latency in nanoseconds. A negative one, from a clock that was set back, counts as the shortest."""
-        self.add(ns)
+    def record(self, ns, values=1):
+        """Count one latency in nanoseconds, or the same for several values.
+
+        A negative one, from a clock that was set back, counts as the shortest.
+        """
+        self.add(ns, values)
 
     def totals(self):
         """Return the counts of the buckets, and the sum of the latencies in ns."""
@@ -946,6 +1009,11 @@ cdef class Emitter:
     def count(self, name, n=1):
         """Add to a counter that the component keeps itself."""
         self.user[name] = self.user.get(name, 0) + n
+
+    @cython.critical_section
+    def take_ids(self, Py_ssize_t count):
+        """Return new ids, (count,) int64."""
+        return self.generator.take(count)
 
     @property
     def on_executor_thread(self):
@@ -1325,18 +1393,20 @@ cdef class PendingTuple:
 cdef class SpoutEmitter(Emitter):
     """The native half of a spout's collector: what the spout calls, and its tuples whose outcome is not known yet.
 
-    `pending`: message id -> PendingTuple. `untracked_ids`: without an acker, the tuple ids to ack when `next_tuple`
-    returns. `emit_count`: how many emits there were. `followed`: as `pending`, of tuples without an id; None: they have
-    no trees. `is_known`: takes the values and the id of a tuple that the spout emits, and tells whether it is left out,
-    since it came before and has not ended for the spout; None: no tuple is.
+    `pending`: message id -> PendingTuple. `pending_rows`: how many rows of batches are open beside them.
+    `untracked_ids`: without an acker, the tuple ids to ack when `next_tuple` returns. `emit_count`: how many emits
+    there were. `followed`: as `pending`, of tuples without an id; None: they have no trees. `is_known`: takes the
+    values and the id of a tuple that the spout emits, and tells whether it is left out, since it came before and has
+    not ended for the spout; None: no tuple is.
     """
 
     cdef readonly dict pending
     cdef public dict followed
     cdef public object is_known
     cdef readonly object untracked_ids  # a deque
-    cdef readonly int64_t emit_count
+    cdef public int64_t emit_count
     cdef public int64_t message_id
+    cdef public Py_ssize_t pending_rows
     cdef public int64_t executed
     cdef public int64_t late
     # Acked trees whose `ack` raised.
@@ -1477,7 +1547,7 @@ cdef class SpoutEmitter(Emitter):
             for got in range(limit):
                 if self.output.keep_alive_at:
                     self.keep_alive()
-                if spout._finished or len(self.pending) >= pending_max or self.output.must_yield:
+                if spout._finished or len(self.pending) + self.pending_rows >= pending_max or self.output.must_yield:
                     return got
                 emits = self.emit_count
                 returned = next_tuple()
@@ -1751,3 +1821,6 @@ def unpack_deliveries(
             tup.tuple_id = tuple_ids[position]
         tuples.append(slots.show_unless_fixed(tup))
     return tuples
+
+
+include "row_blocks.pxi"

@@ -11,24 +11,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import reprlib
+from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NoReturn
+
+import numpy as np
 
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
-from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter
+from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter, xor_at
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
+from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
 from acker.local.clock import Clock
 from acker.local.hooks import Hook, check_hook
 from acker.local.inputs import inputs_of, set_inputs
+from acker.local.open_batches import BatchOutcome, OpenBatch, OpenRow, OutcomeColumns, TreeOutcome
 from acker.local.queues import Outbox
 from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind, reason_line, reason_text
+from acker.topology.anchors import Int64s
 from acker.topology.methods import refuse_unrun
-from acker.topology.replays import ReplayEntry
+from acker.topology.replays import ReplayBatch, ReplayEntry
+from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple, row_of
 
 # More tuples than a task will emit between two restarts.
@@ -143,6 +152,11 @@ class LocalCollector(Emitter):
             f"{self.component}: {what} from another thread: the topology has stopped or restarted since, and failed "
             "the tuples that were open. Start such threads in initialize() and end them in close()"
         )
+
+    def route_for(self, stream: Any) -> Route:
+        """Return the route of a stream; without one raise TopologyError."""
+        route = self.routes.get(stream) if isinstance(stream, str | None) else None
+        return self._unroutable((), stream) if route is None else route
 
     def _unroutable(self, values: Any, stream: Any) -> NoReturn:
         route = self.routes.get(stream) if isinstance(stream, str | None) else None
@@ -285,11 +299,27 @@ class AsyncBoltCollector(LocalBoltCollector):
 
 
 class LocalSpoutCollector(LocalCollector, SpoutEmitter):
-    """Collector of one task of a spout, with the trees that are open. The acker alone decides when a tree ends."""
+    """Collector of one task of a spout, with the trees that are open. The acker alone decides when a tree ends.
+
+    Attributes
+    ----------
+    open_batches : dict of int to OpenBatch
+        The batches with open rows, by the message id of their first row, in ascending order.
+    batch_outcomes : deque of BatchOutcome
+        Those that the spout has not heard.
+    takes_batches : bool
+        Whether batches travel as columns; set by whoever makes the tasks.
+    batch_tasks : set of int
+        The tasks to which the ackers send outcomes as columns; shared by all tasks.
+    """
 
     def __init__(self, *arguments: Any, fails_max: int | None, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.outcomes = dict.fromkeys(ReasonKind, 0)
+        self.open_batches: dict[int, OpenBatch] = {}
+        self.batch_outcomes: deque[BatchOutcome] = deque()
+        self.takes_batches = False
+        self.batch_tasks: set[int] = set()
         # A spout that never replays would fill `_fails`, so unless it is a ReliableSpout the oldest are dropped.
         self._fails_max = fails_max
         self._failed_below = 0
@@ -300,6 +330,148 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             "write a str, an int or a tuple of these"
         )
 
+    def emit_batch(self, spout: Spout, columns: Any, tup_ids: Any, stream: str | None, direct_task: int | None) -> None:
+        """Emit rows for a spout; as tuples where somebody wants to see each one."""
+        route = self.route_for(stream)
+        batches: BatchRoute = route.batches
+        read = batches.read(columns)
+        outlet = self._direct(route, direct_task)[0] if direct_task is not None or route.is_direct else None
+        ids = None if tup_ids is None else self._ids_of(tup_ids, read.num_rows)
+        if not read.num_rows:
+            return
+        if self._sends_rows_alone() or not self.on_executor_thread or (ids is not None and ids.null_count):
+            values = zip(*[column.to_pylist() for column in read.columns], strict=True)
+            for row, tup_id in zip(values, [None] * read.num_rows if ids is None else ids.to_pylist(), strict=True):
+                spout.emit(row, tup_id, stream, direct_task)
+            return
+        parts = batches.split(read) if outlet is None else [TaskRows(outlet, read, ALL_ROWS)]
+        replay = None if ids is None else spout._record_batch(read, ids, stream, direct_task)
+        self._send_batch(route, parts, read.num_rows, ids, replay)
+
+    def emit_batch_again(self, spout: Spout, replay: ReplayBatch) -> None:
+        """Emit a batch of a reliable spout whose replay is due."""
+        stream, direct_task = replay.stream, replay.direct_task
+        route = self.routes[stream]
+        if self._sends_rows_alone():
+            assert isinstance(spout, ReliableSpout)
+            for tup_id, entry in spout._replays.take_back(replay):
+                self.emit_again(entry.values, tup_id, stream, direct_task)
+            return
+        if direct_task is None:
+            parts = route.batches.split(replay.columns)
+        else:
+            parts = [TaskRows(self._direct(route, direct_task)[0], replay.columns, ALL_ROWS)]
+        self._send_batch(route, parts, replay.columns.num_rows, replay.tup_ids, replay)
+
+    def _sends_rows_alone(self) -> bool:
+        """Whether rows travel as tuples: batches cannot, or somebody wants to see each tuple."""
+        watched = bool(self._hooks) or self._sampler is not None
+        return not self.takes_batches or watched or self.followed is not None or self.is_known is not None
+
+    def _ids_of(self, tup_ids: Any, rows: int) -> Any:
+        import pyarrow as pa
+
+        try:
+            ids = tup_ids if isinstance(tup_ids, pa.Array | pa.ChunkedArray) else pa.array(tup_ids)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TopologyError(f"{self.component}: tup_ids: {error}") from None
+        if isinstance(ids, pa.ChunkedArray):
+            ids = pa.concat_arrays(ids.chunks) if ids.num_chunks else pa.array([], ids.type)
+        if len(ids) != rows:
+            raise TopologyError(f"{self.component}: tup_ids: {len(ids)} ids for {rows} rows")
+        if pa.types.is_nested(ids.type):
+            raise ArgumentTypeError(f"{self.component}: tup_ids: a column of {ids.type} holds no ids; flatten it")
+        return ids
+
+    def _send_batch(
+        self, route: Route, parts: Sequence[TaskRows], rows: int, ids: Any, replay: ReplayBatch | None
+    ) -> None:
+        """Send the rows to their tasks, and track those with ids."""
+        tracks = ids is not None and len(self.ack_sender) > 0
+        root_ids = self.take_ids(rows) if tracks else None
+        values = np.zeros(rows, np.int64)
+        for part in parts:
+            if root_ids is None:
+                self.output.put_batch(part.outlet, TupleBatch(route.source, part.columns))
+                continue
+            tuple_ids = self.take_ids(part.columns.num_rows)
+            if isinstance(part.rows, slice):
+                values[part.rows] ^= tuple_ids
+            else:  # A custom grouping may send a row to one task twice.
+                xor_at(values, part.rows, tuple_ids)
+            sent = TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)
+            self.output.put_batch(part.outlet, sent)
+        route.emitted += rows
+        self.emit_count += 1
+        self.count("batches")
+        if root_ids is not None:
+            first = self.message_id
+            self.message_id += rows
+            batch = OpenBatch(first, ids, root_ids, values, self._clock.now_ns(), replay)
+            # It is open before its TRACKs are sent: the outcome may come at once.
+            self.open_batches[first] = batch
+            self.pending_rows += rows
+            self.batch_tasks.add(self.task)
+            self.ack_sender.track_rows(root_ids, values, self.task, np.arange(first, first + rows))
+        elif ids is not None:
+            none = np.zeros(rows, np.int64)
+            self.batch_outcomes.append(
+                BatchOutcome(OpenBatch(-1, ids, none, none, self._clock.now_ns(), replay), np.arange(rows))
+            )
+
+    @property
+    def pending_count(self) -> int:
+        """Number of open trees of tuples and of rows of batches. Any thread may read it."""
+        return len(self.pending) + self.pending_rows
+
+    def arrive(self, columns: OutcomeColumns) -> list[TreeOutcome]:
+        """Take the outcomes of rows of batches, for `batch_outcomes`; return those of tuples."""
+        firsts = np.fromiter(self.open_batches, np.int64, len(self.open_batches))
+        place = np.searchsorted(firsts, columns.message_ids, "right") - 1
+        batches = list(self.open_batches.values())
+        ends = np.array([batch.first + len(batch) for batch in batches], np.int64)
+        is_row = (place >= 0) & (columns.message_ids < ends[place]) if batches else np.zeros(len(columns), bool)
+        acked = columns.outcomes == Outcome.ACKED
+        for number in np.unique(place[is_row]).tolist():
+            batch, mine = batches[number], is_row & (place == number)
+            good, bad = np.flatnonzero(mine & acked), np.flatnonzero(mine & ~acked)
+            if good.size:
+                self.batch_outcomes.append(BatchOutcome(batch, columns.message_ids[good] - batch.first))
+            if bad.size:
+                reasons = None if columns.reasons is None else [columns.reasons[each] for each in bad.tolist()]
+                rows = columns.message_ids[bad] - batch.first
+                self.batch_outcomes.append(BatchOutcome(batch, rows, columns.outcomes[bad], reasons))
+        if is_row.all():
+            return []
+        return [outcome for outcome, taken in zip(columns, is_row.tolist(), strict=True) if not taken]
+
+    def settle_rows(self, outcome: BatchOutcome) -> tuple[Int64s, list[Reason] | None]:
+        """Take note of the end of the trees of rows; return those that were open, and why they failed if they did."""
+        if outcome.settled:
+            told: Any = outcome.reasons
+            return outcome.rows, None if told is None else list(told)
+        batch, is_open = outcome.batch, outcome.batch.is_open[outcome.rows]
+        rows = outcome.rows[is_open]
+        self.late += int(outcome.rows.size - rows.size)
+        elapsed_ns = self._clock.now_ns() - batch.emitted_ns
+        batch.close(rows)
+        if batch.first >= 0:
+            self.pending_rows -= rows.size
+            if not batch.open_count:
+                self.open_batches.pop(batch.first, None)
+        if outcome.outcomes is None:
+            if batch.first >= 0 and rows.size:
+                self.latency.record(elapsed_ns, rows.size)
+            if self._fails or self.has_observers:
+                for row in rows.tolist():
+                    self._on_acked(batch.row(row), elapsed_ns)
+            return rows, None
+        codes = outcome.outcomes[is_open].tolist()
+        given = outcome.reasons or [None] * outcome.rows.size
+        mine = [reason for reason, is_mine in zip(given, is_open.tolist(), strict=True) if is_mine]
+        named = zip(rows.tolist(), codes, mine, strict=True)
+        return rows, [self._why(batch.row(row), code, reason) for row, code, reason in named]
+
     def track_again(self) -> None:
         """Send the TRACK of every open tree again, for an acker that may have lost them.
 
@@ -308,6 +480,9 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """
         for message_id, open_ in self.pending.copy().items():  # Other threads may emit meanwhile.
             self.ack_sender.track(open_.root_id, open_.value, self.task, message_id)
+        for batch in list(self.open_batches.values()):
+            rows = batch.open_rows()
+            self.ack_sender.track_rows(batch.root_ids[rows], batch.values[rows], self.task, batch.first + rows)
 
     def fail_all(self, kind: ReasonKind) -> None:
         """Fail every tree that is open now through its acker."""
@@ -339,24 +514,36 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         open_ = self.pending.get(message_id)
         if open_ is None and self.followed is not None:
             open_ = self.followed.get(message_id)
-        return None if open_ is None else open_.root_id
+        if open_ is not None:
+            return open_.root_id
+        batches = list(self.open_batches.values())
+        batch = next((each for each in batches if each.first <= message_id < each.first + len(each)), None)
+        return None if batch is None else int(batch.root_ids[message_id - batch.first])
 
     def open_root_ids(self) -> list[int]:
         """Return the root ids of all open trees. Any thread may call it."""
-        return [open_.root_id for trees in (self.pending, self.followed or {}) for open_ in list(trees.values())]
+        roots = [open_.root_id for trees in (self.pending, self.followed or {}) for open_ in list(trees.values())]
+        return roots + [root_id for batch in list(self.open_batches.values()) for root_id in batch.open_roots()]
+
+    def open_trees(self, most: int) -> list[PendingTuple | OpenRow]:
+        """Return the trees that are open longest, at most so many. Any thread may call it; RuntimeError: try again."""
+        found: list[PendingTuple | OpenRow] = list(islice(self.pending.values(), most))
+        for batch in islice(list(self.open_batches.values()), most):
+            found += [batch.row(row) for row in batch.open_rows()[:most].tolist()]
+        return sorted(found, key=lambda open_: open_.emitted_ns)[:most]
 
     def _on_followed_end(self, open_: PendingTuple) -> None:
         if self._sampler is not None:
             self._sampler.traces.forget(open_.root_id)
 
-    def _on_acked(self, open_: PendingTuple, elapsed_ns: int) -> None:
+    def _on_acked(self, open_: PendingTuple | OpenRow, elapsed_ns: int) -> None:
         self._fails.pop(open_.tup_id, None)
         if self._sampler is not None:
             self._sampler.record_end(open_.root_id, self.component, open_.tup_id, None)
         for hook in self._hooks:
             hook.spout_ack(self.component, self.task, open_.tup_id, elapsed_ns // _NS_PER_MS)
 
-    def _why(self, open_: PendingTuple, outcome: int, reason: Reason | None) -> Reason:
+    def _why(self, open_: PendingTuple | OpenRow, outcome: int, reason: Reason | None) -> Reason:
         """Count a tree that was not acked; return the reason, with the number of the attempt."""
         elapsed_ms = (self._clock.now_ns() - open_.emitted_ns) // _NS_PER_MS
         return self.note_failure(open_.tup_id, _reason_of(outcome, reason), elapsed_ms, open_.root_id)
@@ -404,10 +591,10 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     def is_settled(self) -> bool:
         """Return whether the outcome of every tree that `fail_all` failed was delivered."""
         try:
-            oldest = next(iter(self.pending), self._failed_below)
+            oldest = min(next(iter(trees), self._failed_below) for trees in (self.pending, self.open_batches))
         except RuntimeError:  # The executor changed it just now; the lifecycle will ask again.
             return False
-        return not self.undelivered and oldest >= self._failed_below
+        return not self.undelivered and not self.batch_outcomes and oldest >= self._failed_below
 
     def inherit(self, previous: LocalSpoutCollector) -> None:
         """Continue the counts of the same task before a restart."""
@@ -417,16 +604,23 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         self.late = previous.late
         self._fails = previous._fails
         self.pending.update(previous.pending)
+        self.open_batches.update(previous.open_batches)
+        self.pending_rows = previous.pending_rows
+        self.batch_outcomes.extend(outcome for outcome in previous.batch_outcomes if outcome.settled)
         # Message ids that an abandoned predecessor may still use have to differ from this one's.
         self.message_id = previous.message_id + _MESSAGE_IDS_A_LIFE
 
     def oldest_age_ms(self) -> int | None:
         """Return the age of the oldest open tree, or None. Any thread may call it."""
         try:
-            oldest = next(iter(self.pending.values()), None)
+            oldest = [open_.emitted_ns for trees in (self.pending, self.open_batches) for open_ in _first_of(trees)]
         except RuntimeError:  # The executor changed it just now; the next call will see it.
             return None
-        return None if oldest is None else (self._clock.now_ns() - oldest.emitted_ns) // _NS_PER_MS
+        return (self._clock.now_ns() - min(oldest)) // _NS_PER_MS if oldest else None
+
+
+def _first_of(trees: Mapping[int, Any]) -> list[Any]:
+    return list(islice(trees.values(), 1))
 
 
 def _reason_of(outcome: int, reason: Reason | None) -> Reason:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from acker.local.clock import Clock
-from acker.local.executors.acker import TreeOutcome
 from acker.local.executors.base import Mode
 from acker.local.executors.bolt import BoltExecutor
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
+from acker.local.open_batches import TreeOutcome
 from acker.topology.graph import Graph, Node
 from acker.topology.tuples import Tuple
 from acker.topology.watermarks import SourceTime, ended_by, sources_of, time_of_all

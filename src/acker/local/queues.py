@@ -10,11 +10,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from acker._flow import Outlet, OutputBuffer
 from acker.local.clock import Flag, Signal
-from acker.topology.tuples import Tuple
 
 Item = TypeVar("Item")
 
@@ -102,8 +101,8 @@ class Queue(Generic[Item]):
         return dropped
 
 
-# The queue of a bolt executor: the index of the task within the executor, and its tuples.
-TupleQueue = Queue[tuple[int, list[Tuple]]]
+# The queue of a bolt executor: the index of the task within the executor, and its tuples, or a TupleBatch.
+TupleQueue = Queue[tuple[int, Any]]
 
 
 class Outbox(OutputBuffer):

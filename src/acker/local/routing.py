@@ -17,8 +17,8 @@ from acker._flow import (
     StreamGrouping,
 )
 from acker.errors import TopologyError
+from acker.local.batch_routes import AllRows, BatchGrouping, BatchRoute, ByHash, ByRow, SlicesInTurn, emits_to
 from acker.topology.graph import Graph, Subscription
-from acker.topology.groupings import BY_FIELDS
 from acker.topology.hashing import stable_hash
 from acker.topology.streams import Stream
 from acker.topology.tuples import TupleSource
@@ -44,6 +44,7 @@ def make_route(
         Chooses where shuffles start, so that not all tasks send their first tuple to the same task.
     """
     choosers: list[StreamGrouping] = []
+    batch_groupings: list[BatchGrouping] = []
     direct: dict[int, Outlet] = {}
     for subscription in graph.consumers(source.component, source.stream):
         tasks = graph.nodes[subscription.consumer].tasks
@@ -51,26 +52,38 @@ def make_route(
         if subscription.grouping.kind == "direct":
             direct.update(zip(tasks, outlets, strict=True))
         else:
-            choosers.append(_chooser(subscription, stream, outlets, rng))
+            chosen, for_batches = _chooser(subscription, source, stream, outlets, rng)
+            choosers.append(chosen)
+            batch_groupings.append(for_batches)
     chooser = choosers[0] if len(choosers) == 1 else CombinedGrouping(choosers) if choosers else AllGrouping([])
-    return Route(source, chooser, stream.direct, direct)
+    route = Route(source, chooser, stream.direct, direct)
+    route.batches = BatchRoute(source, stream, batch_groupings)
+    return route
 
 
 def _chooser(
-    subscription: Subscription, stream: Stream, outlets: Sequence[Outlet], rng: random.Random
-) -> StreamGrouping:
+    subscription: Subscription, source: TupleSource, stream: Stream, outlets: Sequence[Outlet], rng: random.Random
+) -> tuple[StreamGrouping, BatchGrouping]:
+    """Return what chooses the tasks for a tuple, and for the rows of a batch: the same function of the same values."""
     grouping = subscription.grouping
-    if grouping.kind == "custom":
-        return CustomGrouping(_custom(subscription, outlets))
+    where = f"{emits_to(source)} for {subscription.consumer}"
+    if grouping.kind in ("custom", "partial_key"):
+        choose = (
+            _custom(subscription, outlets)
+            if grouping.kind == "custom"
+            else _by_partial_key([stream.fields.index(name) for name in grouping.names], outlets)
+        )
+        return CustomGrouping(choose), ByRow(choose, where)
     if grouping.kind == "all":
-        return AllGrouping(outlets)
-    if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind not in BY_FIELDS):
-        return AllGrouping(outlets[:1])
-    if grouping.kind in BY_FIELDS:
+        return AllGrouping(outlets), AllRows(outlets)
+    if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind != "fields"):
+        return AllGrouping(outlets[:1]), AllRows(outlets[:1])
+    if grouping.kind == "fields":
         positions = [stream.fields.index(name) for name in grouping.names]
-        return (_by_fields if grouping.kind == "fields" else _by_partial_key)(positions, outlets)
+        return _by_fields(positions, outlets), ByHash(outlets, grouping.names, where)
     # Shuffle, none, local_or_shuffle: in one process every task is local. Round robin is as even as possible.
-    return ShuffleGrouping(outlets, rng.randrange(len(outlets)))
+    begin = rng.randrange(len(outlets))
+    return ShuffleGrouping(outlets, begin), SlicesInTurn(outlets, begin)
 
 
 def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGrouping:
@@ -85,10 +98,12 @@ def _by_fields(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGro
     return CustomGrouping(choose)
 
 
-def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> StreamGrouping:
+def _by_partial_key(
+    positions: Sequence[int], outlets: Sequence[Outlet]
+) -> Callable[[tuple[object, ...]], list[Outlet]]:
     """Choose the less loaded one of a key's two tasks, as Storm's PartialKeyGrouping does."""
     if len(outlets) == 1:
-        return CustomGrouping(_only(positions, outlets[0]))
+        return _only(positions, outlets[0])
     sent = [0] * len(outlets)
 
     def choose(values: tuple[object, ...]) -> list[Outlet]:
@@ -101,7 +116,7 @@ def _by_partial_key(positions: Sequence[int], outlets: Sequence[Outlet]) -> Stre
         sent[chosen] += 1
         return [outlets[chosen]]
 
-    return CustomGrouping(choose)
+    return choose
 
 
 def _only(positions: Sequence[int], outlet: Outlet) -> Callable[[tuple[object, ...]], list[Outlet]]:

@@ -114,7 +114,7 @@ class Shutdown:
             run.set_mode(listening, Mode.HALT)
             yield Wait(lambda: all(executor.seen is Mode.HALT for executor in listening), deadline)
         for collector in [task.collector for task in executors.spout_tasks()]:
-            count = len(collector.pending)
+            count = collector.pending_count
             if count:
                 run.undelivered += count
                 text = "%s: the outcomes of %d trees did not reach task %d"

@@ -59,7 +59,7 @@ def _spout_row(task: SpoutTask, executor: SpoutExecutor, uptime_ns: int) -> Task
         shut_down=outcomes[ReasonKind.SHUTDOWN],
         ack_errors=collector.ack_errors,
         late=collector.late,
-        pending=len(collector.pending),
+        pending=collector.pending_count,
         oldest_age_ms=collector.oldest_age_ms(),
         complete_latency=collector.latency.snapshot(),
         **_counts(task, executor, uptime_ns),

@@ -136,14 +136,14 @@ class TopologyRun:
     def pending_count(self) -> int:
         """Return how many trees are open now."""
         return (
-            0 if self.executors is None else sum(len(task.collector.pending) for task in self.executors.spout_tasks())
+            0 if self.executors is None else sum(task.collector.pending_count for task in self.executors.spout_tasks())
         )
 
     def open_roots(self, acker: AckerExecutor) -> list[int]:
         """Return the root ids of the trees that are open at the spouts and belong to an acker."""
         number, count = self.ackers.index(acker), len(self.ackers)
         tasks = () if self.executors is None else self.executors.spout_tasks()
-        roots = [open_.root_id for task in tasks for open_ in list(task.collector.pending.values())]
+        roots = [root_id for task in tasks for root_id in task.collector.open_root_ids()]
         return [root_id for root_id in roots if acker_of(root_id, count) == number]
 
     def is_late(self) -> bool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from acker.local.clock import Clock
 from acker.observe.durations import format_duration
 from acker.observe.reasons import Reason, ReasonKind
+from acker.topology.anchors import Anchors
 
 # Limits of what is kept of one tree, which may be of any size.
 OPEN_EDGES_MAX: Final = 1_000
@@ -245,6 +248,18 @@ class Sampler:
         for root_id, tuple_id in ids.items():
             if root_id % self._sample == 0:
                 (self.traces.record_fail if failed else self.traces.record_ack)(root_id, tuple_id)
+
+    def record_rows(self, anchors: Anchors, task: int, component: str) -> None:
+        """Record the delivery of rows to a task."""
+        for place in np.flatnonzero(anchors.root_id % self._sample == 0).tolist():
+            self.record_emit({int(anchors.root_id[place]): int(anchors.tuple_id[place])}, task, component)
+
+    def record_settled_rows(self, anchors: Anchors, failed: Collection[int]) -> None:
+        """Record that rows were acked, or failed."""
+        rows = anchors.row_of_each()
+        for place in np.flatnonzero(anchors.root_id % self._sample == 0).tolist():
+            ids = {int(anchors.root_id[place]): int(anchors.tuple_id[place])}
+            self.record_settle(ids, failed=int(rows[place]) in failed)
 
     def record_end(self, root_id: int, component: str, tup_id: Hashable, reason: Reason | None) -> None:
         """Record that a tree ended; warn if it timed out or was open at the end."""

@@ -6,17 +6,19 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from acker._engine.acker import Acker
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import UINT64_MAX, divide_up
 from acker._flow import Outlet, Route
 from acker.errors import TopologyError
+from acker.local.batch_collectors import ArrowBoltCollector
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector, ExecutorParts, LocalBoltCollector, LocalSpoutCollector
 from acker.local.event_times import EventTimes
 from acker.local.executors.acker import AckerExecutor
+from acker.local.executors.arrow import ArrowBoltExecutor, ArrowBoltTask
 from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncBoltTask, AsyncSpoutExecutor, AsyncSpoutTask
 from acker.local.executors.bolt import BoltExecutor, BoltTask, sample_interval
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
@@ -28,6 +30,7 @@ from acker.local.routing import make_route
 from acker.local.tracing import Sampler
 from acker.observe.failures import FailureLog
 from acker.observe.reasons import ReasonKind
+from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.bolt import Bolt
 from acker.topology.component import Component
 from acker.topology.conf import resolve
@@ -45,6 +48,13 @@ _NS_PER_MS = 1_000_000
 
 # Limit of the failed tuples whose attempts are counted for a spout that may never replay them.
 _FAILS_MAX = 65_536
+
+
+# The collector and the task of an executor of bolts; of other executors they are those of any bolt.
+_TYPES: Final[dict[type[Any], tuple[Any, Any]]] = {
+    AsyncBoltExecutor: (AsyncBoltCollector, AsyncBoltTask),
+    ArrowBoltExecutor: (ArrowBoltCollector, ArrowBoltTask),
+}
 
 
 class TaskStates(Protocol):
@@ -93,6 +103,7 @@ class ExecutorSet:
         self.spouts: list[SpoutExecutor] = []
         self.bolts: list[BoltExecutor] = []
         self._parts = parts
+        self._batch_tasks: set[int] = set()
         # Task id -> the queue of its executor, and its index in the executor.
         self._inboxes: dict[int, tuple[TupleQueue, int]] = {}
         self._tasks: list[tuple[Node, SpoutExecutor | BoltExecutor, list[int]]] = []
@@ -110,6 +121,7 @@ class ExecutorSet:
         }
         for acker in parts.ackers:
             acker.spouts = spouts
+            acker.batch_tasks = self._batch_tasks
         self.event_times = self._make_event_times()
 
     def __iter__(self) -> Iterator[SpoutExecutor | BoltExecutor]:
@@ -186,7 +198,10 @@ class ExecutorSet:
                 executor = kind(*arguments, poll_ns=poll_ns, **common)
                 self.spouts.append(executor)
             else:
-                if has_async(node.component, "process"):
+                if issubclass(node.component, ArrowBolt):
+                    rows = options["topology.arrow.batch.rows"]
+                    executor = ArrowBoltExecutor(*arguments, batch_rows=rows, **common)
+                elif has_async(node.component, "process"):
                     at_once = options["topology.async.max.concurrency"]
                     executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
                 else:
@@ -211,6 +226,8 @@ class ExecutorSet:
                 *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=parts.clock.now_ns
             )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
+            collector.takes_batches = self.bolts_are_here and kind is SpoutTask
+            collector.batch_tasks = self._batch_tasks
             bind = functools.partial(self._bind, node, task, collector, None)
             spout = self._make_component(node)
             assert isinstance(spout, Spout)
@@ -225,10 +242,10 @@ class ExecutorSet:
         self, node: Node, executor: SpoutExecutor | BoltExecutor, task: int, arguments: tuple[Any, ...]
     ) -> BoltTask:
         parts, options = self._parts, self._options[node.name]
-        is_async = isinstance(executor, AsyncBoltExecutor)
         component = self._make_component(node)
         assert isinstance(component, Bolt)
-        collector: LocalBoltCollector = (AsyncBoltCollector if is_async else LocalBoltCollector)(
+        collector_type, task_type = _TYPES.get(type(executor), (LocalBoltCollector, BoltTask))
+        collector: LocalBoltCollector = collector_type(
             *arguments,
             auto_anchor=component.auto_anchor,
             sample_every=sample_interval(options["topology.stats.sample.rate"]),
@@ -236,7 +253,9 @@ class ExecutorSet:
         )
         state = parts.states.new_state(task) if isinstance(component, StatefulBolt) else None
         tick_secs = component.tick_secs(options)
-        return (AsyncBoltTask if is_async else BoltTask)(
+        if issubclass(task_type, ArrowBoltTask):
+            task_type = functools.partial(task_type, types=self._types_of)
+        made: BoltTask = task_type(
             component,
             functools.partial(self._bind, node, task, collector, state),
             collector,
@@ -245,6 +264,11 @@ class ExecutorSet:
             tick_ns=None if tick_secs is None else round(tick_secs * 1e9),
             state=state,
         )
+        return made
+
+    def _types_of(self, component: str, stream: str) -> dict[str, Any]:
+        """Return the types that a stream declares, by field."""
+        return dict(self._parts.graph.nodes[component].streams[stream].types)
 
     def _make_component(self, node: Node) -> Component:
         try:

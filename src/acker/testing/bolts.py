@@ -301,7 +301,7 @@ def _make_topology(
         specs[f"source{number}"] = feeder.spec(component)
     inputs = [specs[f"source{number}"][name] for number, streams in enumerate(sources.values()) for name in streams]
     specs["tested"] = kind.spec(_BOLT, inputs=inputs)
-    outputs = [*(kind.outputs or ())]
+    outputs = [*(kind.outputs or ())]  # of a dict the fields, as of a list
     names = [each.name for each in outputs if isinstance(each, Stream)]
     if any(isinstance(each, str) for each in outputs):
         names.append("default")

@@ -139,6 +139,8 @@ class FeederSpout(Spout):
     def _streams(cls) -> dict[str, tuple[str, ...]]:
         """Return the fields of each stream by its name."""
         outputs = cls.outputs or ()
+        if isinstance(outputs, Mapping):
+            return {DEFAULT_STREAM: tuple(outputs)}
         streams = {stream.name: stream.fields for stream in outputs if isinstance(stream, Stream)}
         fields = tuple(field for field in outputs if isinstance(field, str))
         return {DEFAULT_STREAM: fields, **streams} if fields else streams

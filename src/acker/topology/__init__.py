@@ -5,6 +5,7 @@ from acker.errors import ConfError, TopologyError, TupleStateError
 # bolt, component, spout, dsl and storm: streamparse's and pystorm's names, for projects that come from there.
 from acker.observe.reasons import Reason, ReasonKind
 from acker.topology import bolt, component, drawing, dsl, spout, storm
+from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 from acker.topology.column_hash import stable_hash_column
 from acker.topology.component import Component
@@ -26,6 +27,7 @@ from acker.topology.windowed import WindowedBolt
 from acker.topology.windows import TupleWindow, Window
 
 __all__ = [
+    "ArrowBolt",
     "BatchingBolt",
     "Bolt",
     "Component",

@@ -16,7 +16,7 @@ _SHARED_CHARS_MAX: Final = 500
 Result = TypeVar("Result")
 
 
-class Fault(NamedTuple):
+class RowFault(NamedTuple):
     """An error of a batch function: its text, the exception, and the file and line that raised it."""
 
     reason: str
@@ -25,18 +25,18 @@ class Fault(NamedTuple):
 
     def is_like(self, other: object) -> bool:
         """Return whether this is the same error; texts may differ, since many name a row."""
-        return isinstance(other, Fault) and type(self.error) is type(other.error) and self.origin == other.origin
+        return isinstance(other, RowFault) and type(self.error) is type(other.error) and self.origin == other.origin
 
 
-def fault_of(error: Exception, reason: str) -> Fault:
+def fault_of(error: Exception, reason: str) -> RowFault:
     """Return the fault of an exception that is being handled."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    return Fault(reason, error, (frame.f_code.co_filename, line))
+    return RowFault(reason, error, (frame.f_code.co_filename, line))
 
 
 def find_bad_rows(
-    attempt: Callable[[int, int], Result | Fault], rows: int, *, divide: bool
-) -> tuple[list[tuple[int, int, Result]], dict[int, Fault]]:
+    attempt: Callable[[int, int], Result | RowFault], rows: int, *, divide: bool
+) -> tuple[list[tuple[int, int, Result]], dict[int, RowFault]]:
     """Call a function for a batch. If it raises and `divide` is true, call it for parts until the bad rows are found.
 
     Parameters
@@ -66,30 +66,30 @@ def find_bad_rows(
     this happens to one batch in 2**33.
     """
     good: list[tuple[int, int, Result]] = []
-    bad: dict[int, Fault] = {}
+    bad: dict[int, RowFault] = {}
     _search(attempt, 0, rows, divide, good, bad)
     return good, bad
 
 
 def _search(
-    attempt: Callable[[int, int], Result | Fault],
+    attempt: Callable[[int, int], Result | RowFault],
     begin: int,
     end: int,
     divide: bool,
     good: list[tuple[int, int, Result]],
-    bad: dict[int, Fault],
+    bad: dict[int, RowFault],
 ) -> None:
     whole = attempt(begin, end)
-    if not isinstance(whole, Fault):
+    if not isinstance(whole, RowFault):
         good.append((begin, end, whole))
         return
     if end - begin == 1 or not divide:
         bad.update(dict.fromkeys(range(begin, end), whole))
         return
     ends = [end]
-    part: Result | Fault = whole
+    part: Result | RowFault = whole
     are_alike = True
-    while isinstance(part, Fault) and ends[-1] - begin > 1:
+    while isinstance(part, RowFault) and ends[-1] - begin > 1:
         ends.append(begin + (ends[-1] - begin) // 2)
         part = attempt(begin, ends[-1])
         are_alike = are_alike and whole.is_like(part)
@@ -98,7 +98,7 @@ def _search(
         if faults is not None:
             bad.update(faults)
             return
-    if isinstance(part, Fault):
+    if isinstance(part, RowFault):
         bad[begin] = part
     else:
         good.append((begin, ends[-1], part))
@@ -107,17 +107,17 @@ def _search(
 
 
 def _faults_if_all_fail(
-    attempt: Callable[[int, int], Result | Fault], begin: int, end: int, whole: Fault
-) -> dict[int, Fault] | None:
+    attempt: Callable[[int, int], Result | RowFault], begin: int, end: int, whole: RowFault
+) -> dict[int, RowFault] | None:
     """Try some rows alone; if the function raises the same error for all of them, return a fault for every row."""
     rows = end - begin
     if rows <= 2 * _ALONE_MAX:  # Dividing it to the end costs little.
         return None
-    alone: dict[int, Fault] = {}
+    alone: dict[int, RowFault] = {}
     # At random, as bad rows may be regular; seeded, as what is computed twice must come out the same.
     for row in np.random.default_rng(rows).choice(rows, _ALONE_MAX, replace=False).tolist():
         found = attempt(begin + row, begin + row + 1)
-        if not isinstance(found, Fault) or not whole.is_like(found):
+        if not isinstance(found, RowFault) or not whole.is_like(found):
             return None
         alone[begin + row] = found
     if {fault.reason for fault in alone.values()} != {whole.reason}:  # It names a row, or the number of rows.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from acker.errors import ConfError, TopologyError
 from acker.observe.backoff import backoff_error
 from acker.topology import conf as conf_module
+from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.bolt import BatchingBolt, Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription, reachable
@@ -28,6 +29,7 @@ _REQUIRED: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Bolt, "process", ("tup",)),
     (BatchingBolt, "process_batch", ("key", "tups")),
     (WindowedBolt, "process_window", ("window",)),
+    (ArrowBolt, "process_rows", ("batch",)),
 )
 # Other methods that a runtime calls, overridden or not.
 _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
@@ -35,6 +37,8 @@ _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (Component, "close", ()),
     (Spout, "ack", ("tup_id",)),
     (Spout, "fail", ("tup_id",)),
+    (Spout, "ack_batch", ("tup_ids",)),
+    (Spout, "fail_batch", ("tup_ids", "reasons")),
     (Spout, "activate", ()),
     (Spout, "deactivate", ()),
     (Bolt, "activate", ()),
@@ -218,6 +222,8 @@ class _GraphBuilder:
         wrong = unrunnable_method(component) or instantiation_error(component)
         if wrong is None and issubclass(component, WindowedBolt):
             wrong = component._definition_error()
+        if wrong is None and issubclass(component, ArrowBolt):
+            wrong = _error_of_arrow_bolt(component)
         if wrong is None and issubclass(component, ReliableSpout):
             wrong = backoff_error(component.backoff_secs, component.backoff_secs_max)
         if wrong is not None:
@@ -227,6 +233,11 @@ class _GraphBuilder:
         outputs = spec.component.outputs
         if outputs is None:
             outputs = ()
+        if isinstance(outputs, Mapping):
+            try:
+                return {DEFAULT_STREAM: Stream(outputs)}
+            except TopologyError as error:
+                raise self._error(name, str(error).partition(": ")[2], DEFAULT_STREAM) from None
         if isinstance(outputs, str) or not isinstance(outputs, list | tuple):
             raise self._error(name, f"outputs are a list of field names and of Stream, got {outputs!r}")
         unknown = [output for output in outputs if not isinstance(output, str | Stream)]
@@ -360,6 +371,18 @@ class _GraphBuilder:
                 "one of them an input from outside",
                 first.stream,
             )
+
+
+def _error_of_arrow_bolt(component: type[ArrowBolt]) -> str | None:
+    """Return what is wrong with a bolt that processes batches; None if nothing is."""
+    kind = component.__name__
+    if issubclass(component, BatchingBolt | WindowedBolt):
+        return f"{kind} is an ArrowBolt and a BatchingBolt or WindowedBolt; derive it from one of them"
+    if component.process is not ArrowBolt.process:
+        return f"{kind} is an ArrowBolt, which gets rows by process_rows(); remove process() or derive it from Bolt"
+    if not component.auto_ack:
+        return f"{kind}.auto_ack is False, but the rows of an ArrowBolt are acked when process_rows returns; remove it"
+    return None
 
 
 def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from acker.topology.tuples import Tuple
 
 __all__ = ["Component", "Outputs", "Tuple"]  # Tuple, since pystorm's module of this name has it
 
-Outputs = Sequence[str | Stream]
+Outputs = Sequence[str | Stream] | Mapping[str, Any]
 
 _LEVELS = {
     "trace": logging.DEBUG,
@@ -71,8 +71,9 @@ class Component:
 
     Attributes
     ----------
-    outputs : list of str or Stream, or None
-        The fields of the default stream by their names, other streams as `Stream`. None: emits nothing.
+    outputs : list of str or Stream, dict of str to pyarrow.DataType, or None
+        The fields of the default stream by their names, other streams as `Stream`; or the fields with the types that
+        they have in batches. None: emits nothing.
     config : dict
         Options of this component; those of its spec override them.
     par : int, or dict of str to int

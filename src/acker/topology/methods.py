@@ -14,6 +14,7 @@ MAY_BE_ASYNC: Final = ("process", "next_tuple", "ack", "fail", "keep_alive")
 _NEVER_ASYNC: Final = (
     *("initialize", "close", "activate", "deactivate", "dead_letter"),
     *("process_tick", "tick_secs", "group_key", "process_batch", "init_state", "process_window", "process_late"),
+    *("process_rows", "ack_batch", "fail_batch"),
 )
 _LAZY: Final = (map, filter)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(slots=True)
@@ -26,24 +28,120 @@ class ReplayEntry:
         return self.attempt - 1 + (self.due_ms is not None and self.counted)
 
 
+class ReplayBatch:
+    """Rows of one batch: how to emit them, which attempt is or was open, when the next one is due.
+
+    Attributes
+    ----------
+    number : int
+        In the table.
+    is_kept : (n,) bool
+        The rows that were neither acked, nor given up, nor handed to another batch.
+    due_ms : int or None
+        None: it is open.
+    """
+
+    def __init__(
+        self, columns: Any, tup_ids: Any, stream: str | None, direct_task: int | None, attempt: int = 1
+    ) -> None:
+        self.number = 0
+        self.columns = columns
+        self.tup_ids = tup_ids
+        self.stream = stream
+        self.direct_task = direct_task
+        self.attempt = attempt
+        self.is_kept = np.ones(len(tup_ids), bool)
+        self.due_ms: int | None = None
+        self.counted = True
+
+    @property
+    def fail_count(self) -> int:
+        """Number of failures that counted."""
+        return self.attempt - 1 + (self.due_ms is not None and self.counted)
+
+    def entry(self, row: int) -> ReplayEntry:
+        """Return one row as the entry of a tuple."""
+        values = tuple(column[row].as_py() for column in self.columns.columns)
+        return ReplayEntry(values, self.stream, self.direct_task, self.attempt, self.due_ms, self.counted)
+
+    def kept(self) -> list[tuple[Hashable, ReplayEntry]]:
+        """Return the ids and the entries of the rows that are kept."""
+        return [(self.tup_ids[row].as_py(), self.entry(row)) for row in np.flatnonzero(self.is_kept).tolist()]
+
+
 class ReplayTable:
-    """The tuples of a reliable spout that are open or wait for their replay, by their ids.
+    """The tuples of a reliable spout that are open or wait for their replay: by their ids, and in batches.
 
     It outlives the spout: after a restart the runtime hands it to the new instance.
 
     Attributes
     ----------
     entries : dict
+    batches : dict
+        Number -> batch.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, ReplayEntry] = {}
+        self.batches: dict[int, ReplayBatch] = {}
+        # (due_ms, number). Batches that are emitted or acked are not in it any more.
+        self._due_batches: list[tuple[int, int]] = []
         # (due_ms, sequence number, tup_id). A row is stale unless its entry is still due then: acks leave rows behind.
         self._heap: list[tuple[int, int, Hashable]] = []
         self._sequence = itertools.count()
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.entries) + len(self.batches)
+
+    def record_batch(self, batch: ReplayBatch) -> ReplayBatch:
+        """Record the emission of a batch; return it."""
+        batch.number = next(self._sequence)
+        self.batches[batch.number] = batch
+        return batch
+
+    def forget_rows(self, batch: ReplayBatch, rows: Any) -> None:
+        """Remove rows of a batch."""
+        batch.is_kept[rows] = False
+        if not batch.is_kept.any():
+            self.batches.pop(batch.number, None)
+
+    def schedule_rows(self, batch: ReplayBatch, rows: Any, due_ms: int, *, counted: bool) -> None:
+        """Schedule a replay of rows of a batch, as a batch of their own."""
+        import pyarrow as pa
+
+        taken = pa.array(rows)
+        waiting = ReplayBatch(
+            batch.columns.take(taken), batch.tup_ids.take(taken), batch.stream, batch.direct_task, batch.attempt
+        )
+        waiting.due_ms, waiting.counted = due_ms, counted
+        self.forget_rows(batch, rows)
+        self.record_batch(waiting)
+        heapq.heappush(self._due_batches, (due_ms, waiting.number))
+
+    def schedule_lost_rows(self, open_rows: Mapping[int, Any], due_ms: int) -> None:
+        """Schedule rows that are open here and not among those that the runtime tracks: id of a batch -> its rows."""
+        for number, batch in list(self.batches.items()):
+            if batch.due_ms is None:
+                is_lost = batch.is_kept.copy()
+                is_lost[open_rows.get(number, [])] = False
+                if is_lost.any():
+                    self.schedule_rows(batch, np.flatnonzero(is_lost), due_ms, counted=False)
+
+    def pop_due_batch(self, now_ms: int) -> ReplayBatch | None:
+        """Return a batch that is due and count it as open again; None if none is due."""
+        if not self._due_batches or self._due_batches[0][0] > now_ms:
+            return None
+        batch = self.batches[heapq.heappop(self._due_batches)[1]]
+        batch.attempt += batch.counted
+        batch.due_ms = None
+        return batch
+
+    def take_back(self, batch: ReplayBatch) -> list[tuple[Hashable, ReplayEntry]]:
+        """Keep the rows of an open batch as tuples from now on; return their ids and entries."""
+        del self.batches[batch.number]
+        rows = batch.kept()
+        self.entries.update(rows)
+        return rows
 
     def record(
         self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None
@@ -99,7 +197,14 @@ class ReplayTable:
         return self.entries.pop(tup_id, None)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next replay is due; None if no tuple waits."""
+        """Return when the next replay is due; None if nothing waits."""
+        dues = [due for due in (self._next_tuple_ms(), self._next_batch_ms()) if due is not None]
+        return min(dues, default=None)
+
+    def _next_batch_ms(self) -> int | None:
+        return self._due_batches[0][0] if self._due_batches else None
+
+    def _next_tuple_ms(self) -> int | None:
         heap = self._heap
         while heap:
             due_ms, _, tup_id = heap[0]
@@ -111,7 +216,7 @@ class ReplayTable:
 
     def pop_due(self, now_ms: int) -> Hashable | None:
         """Return the id of a tuple that is due and count it as open again; None if none is due."""
-        due_ms = self.next_due_ms()
+        due_ms = self._next_tuple_ms()
         if due_ms is None or due_ms > now_ms:
             return None
         tup_id = heapq.heappop(self._heap)[2]

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from acker._flow import emit_of_spout
 from acker.errors import AckerError, TopologyError
 from acker.observe.backoff import backoff
 from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.component import Component
-from acker.topology.replays import ReplayTable
+from acker.topology.replays import ReplayBatch, ReplayEntry, ReplayTable
 from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import row_of
 
@@ -41,6 +43,8 @@ class Spout(Component):
     _needs_journal: ClassVar[bool] = False
 
     _finished: bool = False
+    # Whether `ack` and `fail` are called for the rows of a batch, of which `_end_rows` takes care.
+    _in_batch: bool = False
     # Called with the id, what the values are read from, and the reason of each tuple that is given up. A runtime sets
     # it, if somebody wants to know.
     _on_dead_letter: Callable[[Hashable, Any, Reason], None] | None = None
@@ -105,6 +109,54 @@ class Spout(Component):
         tup_id : hashable
         reason : Reason, optional
         """
+
+    def emit_batch(
+        self, columns: Any, tup_ids: Any = None, stream: str | None = None, direct_task: int | None = None
+    ) -> None:
+        """Emit rows; needs pyarrow. Bolts of any kind may read them.
+
+        Parameters
+        ----------
+        columns : RecordBatch, Table, or dict of field to array-like
+            The fields of the stream. If `outputs` gives no types, those of the first batch count.
+        tup_ids : array-like, optional
+            An id for each row, whose tree is tracked; the outcomes come by `ack_batch` and `fail_batch`. Null, or None:
+            untracked.
+        stream : str, optional
+            "default" when left out.
+        direct_task : int, optional
+            The task that receives the rows; for direct streams only.
+
+        Raises
+        ------
+        TopologyError
+            A column is missing or has another type, or the numbers of rows differ. The text names component, stream
+            and field.
+        """
+        self._collector.emit_batch(self, columns, tup_ids, stream, direct_task)
+
+    def ack_batch(self, tup_ids: Any) -> Any:
+        """Handle the ack of rows of a batch. Unless overridden, `ack` is called for each.
+
+        Parameters
+        ----------
+        tup_ids : pyarrow.Array
+        """
+
+    def fail_batch(self, tup_ids: Any, reasons: Sequence[Reason]) -> Any:
+        """Handle rows of a batch whose trees failed. Unless overridden, `fail` is called for each.
+
+        Parameters
+        ----------
+        tup_ids : pyarrow.Array
+        reasons : sequence of Reason
+        """
+
+    def _record_batch(self, columns: Any, tup_ids: Any, stream: str | None, direct_task: int | None) -> Any:
+        """Remember a batch, and return what `_end_rows` gets; None if the spout replays nothing."""
+
+    def _end_rows(self, batch: Any, rows: Any, reasons: Sequence[Reason] | None) -> None:
+        """Forget rows that were acked; those with reasons have failed."""
 
     def on_journaled(self, tup_ids: Sequence[Hashable]) -> None:
         """Handle that the journal of `acker.spark` has these tuples on disk: a crash does not lose them any more.
@@ -203,19 +255,23 @@ class ReliableSpout(Spout):
     @property
     def finished(self) -> bool:
         """Whether no further tuple will come, nor a replay."""
-        return self._finished and not self._replays.entries
+        return self._finished and not self._replays
 
     @property
     def unacked_tuples(self) -> dict[Hashable, tuple[Sequence[Any], str | None, int | None, bool]]:
         """The tuples that are open or wait, as in pystorm: tup_id -> (values, stream, direct_task, False). A copy."""
-        entries = self._replays.entries.copy().items()  # Another thread may emit meanwhile.
+        entries = self._all_entries()
         return {tup_id: (entry.values, entry.stream, entry.direct_task, False) for tup_id, entry in entries}
 
     @property
     def failed_tuples(self) -> dict[Hashable, int]:
         """How often each of these failed, if it did, as in pystorm. A copy."""
-        fails = {tup_id: entry.fail_count for tup_id, entry in self._replays.entries.copy().items()}
+        fails = {tup_id: entry.fail_count for tup_id, entry in self._all_entries()}
         return {tup_id: count for tup_id, count in fails.items() if count}
+
+    def _all_entries(self) -> list[tuple[Hashable, ReplayEntry]]:
+        entries = list(self._replays.entries.copy().items())  # Another thread may emit meanwhile.
+        return entries + [row for batch in list(self._replays.batches.values()) for row in batch.kept()]
 
     def emit(
         self,
@@ -245,6 +301,8 @@ class ReliableSpout(Spout):
 
     def ack(self, tup_id: Any) -> Any:
         """Forget a tuple."""
+        if self._in_batch:
+            return
         if self._replays.forget(tup_id) is None:
             self.logger.warning("ack of a tuple that is not open: %r", tup_id)
 
@@ -257,6 +315,8 @@ class ReliableSpout(Spout):
         reason : Reason, optional
             Its attempt is replaced by the number of this tuple's emissions.
         """
+        if self._in_batch:
+            return
         entry = self._replays.entries.get(tup_id)
         if entry is None or entry.due_ms is not None:
             self.logger.warning("fail of a tuple that is not open: %r", tup_id)
@@ -266,14 +326,43 @@ class ReliableSpout(Spout):
         if reason.attempt != entry.attempt:
             reason = dataclasses.replace(reason, attempt=entry.attempt)
         counted = reason.kind not in _NOT_COUNTED
-        if counted and self.attempts_max is not None and entry.attempt >= self.attempts_max:
+        if counted and self._is_last(entry.attempt):
             self._end_replays(tup_id, reason)
             return
-        secs = backoff(entry.attempt, self.backoff_secs, self.backoff_secs_max)
-        self._replays.schedule(tup_id, self._collector.now_ms() + round(secs * 1000), counted=counted)
+        self._replays.schedule(tup_id, self._next_attempt_ms(entry.attempt), counted=counted)
+
+    def _is_last(self, attempt: int) -> bool:
+        return self.attempts_max is not None and attempt >= self.attempts_max
+
+    def _next_attempt_ms(self, attempt: int) -> int:
+        now_ms: int = self._collector.now_ms()
+        return now_ms + round(backoff(attempt, self.backoff_secs, self.backoff_secs_max) * 1000)
+
+    def _record_batch(self, columns: Any, tup_ids: Any, stream: str | None, direct_task: int | None) -> ReplayBatch:
+        """Remember a batch until all of its rows are acked."""
+        return self._replays.record_batch(ReplayBatch(columns, tup_ids, stream, direct_task))
+
+    def _end_rows(self, batch: ReplayBatch, rows: Any, reasons: Sequence[Reason] | None) -> None:
+        """Forget rows that were acked; schedule the replay of those with reasons, or make them dead letters."""
+        if reasons is None:
+            self._replays.forget_rows(batch, rows)
+            return
+        counted = np.array([reason.kind not in _NOT_COUNTED for reason in reasons], bool)
+        is_last = counted & self._is_last(batch.attempt)
+        for kind in (True, False):
+            found = rows[(counted == kind) & ~is_last]
+            if found.size:
+                self._replays.schedule_rows(batch, found, self._next_attempt_ms(batch.attempt), counted=kind)
+        for place in np.flatnonzero(is_last).tolist():
+            row = int(rows[place])
+            reason = dataclasses.replace(reasons[place], attempt=batch.attempt)
+            self._replays.forget_rows(batch, row)
+            self._end_entry(batch.tup_ids[row].as_py(), batch.entry(row), reason)
 
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
-        entry = self._replays.entries.pop(tup_id)
+        self._end_entry(tup_id, self._replays.entries.pop(tup_id), reason)
+
+    def _end_entry(self, tup_id: Any, entry: ReplayEntry, reason: Reason) -> None:
         if self._on_dead_letter is not None:
             self._on_dead_letter(tup_id, entry, reason)
         self._collector.count("dead_letters")
@@ -301,6 +390,9 @@ class ReliableSpout(Spout):
                 break
             entry = self._replays.entries[tup_id]
             self._collector.emit_again(entry.values, tup_id, entry.stream, entry.direct_task)
+            replayed += 1
+        while replayed != limit and (batch := self._replays.pop_due_batch(now_ms)) is not None:
+            self._collector.emit_batch_again(self, batch)
             replayed += 1
         return replayed
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from acker.errors import TopologyError
 
@@ -17,6 +17,8 @@ def _is_name(value: object) -> bool:
 def _check_fields(stream: str, fields: object) -> tuple[str, ...]:
     if fields is None:
         return ()
+    if isinstance(fields, Mapping):
+        fields = tuple(fields)
     if not isinstance(fields, list | tuple):
         raise TopologyError(f"stream {stream!r}: fields are a list of str such as ['word'], got {fields!r}")
     for position, field in enumerate(fields):
@@ -27,36 +29,57 @@ def _check_fields(stream: str, fields: object) -> tuple[str, ...]:
     return tuple(fields)
 
 
+def _check_types(stream: str, fields: object) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        return {}
+    import pyarrow as pa
+
+    for field, kind in fields.items():
+        if not isinstance(kind, pa.DataType):
+            raise TopologyError(
+                f"stream {stream!r}: field {field!r} has a type of Arrow such as pyarrow.string(), got {kind!r}"
+            )
+    return dict(fields)
+
+
 class Stream:
     """A stream to which a component emits.
 
     Parameters
     ----------
-    fields : list or tuple of str, optional
-        Names of the values, each once.
+    fields : list or tuple of str, or dict of str to pyarrow.DataType, optional
+        Names of the values, each once; with the types that they have in batches, if they are given.
     name : str
     direct : bool
         The emitter names the task that receives a tuple; see `Grouping.direct`.
     """
 
-    __slots__ = ("direct", "fields", "name")
+    __slots__ = ("direct", "fields", "name", "types")
 
-    def __init__(self, fields: Sequence[str] | None = None, name: str = DEFAULT_STREAM, direct: bool = False) -> None:
+    def __init__(
+        self,
+        fields: Sequence[str] | Mapping[str, Any] | None = None,
+        name: str = DEFAULT_STREAM,
+        direct: bool = False,
+    ) -> None:
         if not _is_name(name):
             raise TopologyError(f"stream: the name is a str that is not empty, got {name!r}")
         if direct not in (True, False):
             raise TopologyError(f"stream {name!r}: direct is True or False, got {direct!r}")
         self.fields = _check_fields(name, fields)
+        self.types = _check_types(name, fields)
         self.name = name
         self.direct = direct
 
     def __repr__(self) -> str:
-        return f"Stream({list(self.fields)!r}, name={self.name!r}, direct={self.direct})"
+        fields = {field: str(kind) for field, kind in self.types.items()} or list(self.fields)
+        return f"Stream({fields!r}, name={self.name!r}, direct={self.direct})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):
             return NotImplemented
-        return (self.fields, self.name, self.direct) == (other.fields, other.name, other.direct)
+        mine = self.fields, self.name, self.direct, self.types
+        return mine == (other.fields, other.name, other.direct, other.types)
 
     def __hash__(self) -> int:
         return hash((self.fields, self.name, self.direct))

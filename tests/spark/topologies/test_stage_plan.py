@@ -6,7 +6,7 @@ import pytest
 
 from acker.errors import TopologyError
 from acker.spark.topologies.stage_plan import is_stateful, plan_stages
-from acker.topology import BatchingBolt, Bolt, Grouping, Spout, StatefulBolt, Topology
+from acker.topology import ArrowBolt, BatchingBolt, Bolt, Grouping, Spout, StatefulBolt, Topology
 
 
 class Numbers(Spout):
@@ -134,3 +134,16 @@ def test_only_stateful_bolts_have_state():
     body = {"numbers": numbers, "counts": Counts.spec(inputs=[numbers]), "batches": Batches.spec(inputs=[numbers])}
     graph = type("Planned", (Topology,), body).graph()
     assert [name for name, node in graph.nodes.items() if is_stateful(node)] == ["counts"]
+
+
+def test_a_bolt_that_processes_batches_is_refused():
+    class Rows(ArrowBolt):
+        def process_rows(self, batch):
+            pass
+
+    class Columns(Topology):
+        numbers = Numbers.spec()
+        rows = Rows.spec(inputs=[numbers])
+
+    with pytest.raises(TopologyError, match=r"component 'rows': Rows is an ArrowBolt, which runs with"):
+        plan_stages(Columns.graph())

@@ -15,12 +15,11 @@ from acker._engine.protocol import Kind, Outcome, Stats
 from acker._flow import AckBatch, columns_of
 from acker.local.clock import Clock, Signal
 from acker.local.executors.base import Executor, Mode
+from acker.local.open_batches import OutcomeColumns, TreeOutcome
 from acker.local.queues import Queue
 from acker.observe.reasons import Reason
 
-# The outcome of a tree, on its way to a spout task: message id, outcome, reason of a failure.
-TreeOutcome = tuple[int, int, Reason | None]
-OutcomeQueue = Queue[tuple[int, list[TreeOutcome]]]
+OutcomeQueue = Queue[tuple[int, list[TreeOutcome] | OutcomeColumns]]
 
 _NS_PER_MS = 1_000_000
 _BATCHES_AT_ONCE = 256
@@ -48,6 +47,8 @@ class AckerExecutor(Executor):
     ----------
     spouts : mapping
         Task id -> (queue of the spout's executor, index of the task in it). Set by the runtime at each start.
+    batch_tasks : set of int
+        The spout tasks that get outcomes as columns. Set by the runtime at each start.
     on_restore : callable, optional
         Called when this acker may have lost trees.
     open_roots : callable, optional
@@ -69,6 +70,7 @@ class AckerExecutor(Executor):
         self.acker = make_acker()
         self.inbox: Queue[AckBatch] = Queue(capacity, self.signal)
         self.spouts: Mapping[int, tuple[OutcomeQueue, int]] = {}
+        self.batch_tasks: set[int] = set()
         self.messages = 0
         self.on_restore: Callable[[AckerExecutor], None] | None = None
         self.open_roots: Callable[[AckerExecutor], list[int]] | None = None
@@ -136,15 +138,34 @@ class AckerExecutor(Executor):
     def _report(self, done: Completions) -> None:
         if not len(done):
             return
-        by_task: dict[int, list[TreeOutcome]] = {}
+        by_task: dict[int, list[TreeOutcome] | OutcomeColumns] = {}
+        if self.batch_tasks:
+            self._send(self._columns_by_task(done))
+            return
         message_ids, codes = done.message_id.tolist(), done.outcome.tolist()
         reasons = self._reasons_of(done)
         first = int(done.task_id[0])
         if (done.task_id == first).all():
             by_task[first] = list(zip(message_ids, codes, reasons))  # noqa: B905  Reasons may be without end.
         else:
+            lists: dict[int, list[TreeOutcome]] = {}
             for task_id, outcome in zip(done.task_id.tolist(), zip(message_ids, codes, reasons)):  # noqa: B905
-                by_task.setdefault(task_id, []).append(outcome)
+                lists.setdefault(task_id, []).append(outcome)
+            by_task.update(lists)
+        self._send(by_task)
+
+    def _columns_by_task(self, done: Completions) -> dict[int, list[TreeOutcome] | OutcomeColumns]:
+        """Return the outcomes for each spout task: as columns for those that emit batches."""
+        found: dict[int, list[TreeOutcome] | OutcomeColumns] = {}
+        reasons = list(self._reasons_of(done)) if any(self._reasons) else None
+        for task_id in np.unique(done.task_id).tolist():
+            rows = np.flatnonzero(done.task_id == task_id)
+            mine = None if reasons is None else [reasons[row] for row in rows.tolist()]
+            columns = OutcomeColumns(done.message_id[rows], done.outcome[rows], mine)
+            found[task_id] = columns if task_id in self.batch_tasks else list(columns)
+        return found
+
+    def _send(self, by_task: Mapping[int, list[TreeOutcome] | OutcomeColumns]) -> None:
         for task_id, outcomes in by_task.items():
             spout = self.spouts.get(task_id)
             if spout is None:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from acker.errors import RuntimeStateError
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector
-from acker.local.executors.acker import TreeOutcome
 from acker.local.executors.base import STEP_TUPLES, Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.executors.spout import SpoutExecutor, SpoutTask
 from acker.local.inputs import THREADS_INHERIT, ContextFreePool, context_of_caller
+from acker.local.open_batches import OutcomeColumns, TreeOutcome
 from acker.local.queues import Outbox
 from acker.topology.methods import MAY_BE_ASYNC
 from acker.topology.tuples import Tuple
@@ -306,7 +306,7 @@ class AsyncBoltExecutor(_OnLoop, BoltExecutor):
         started = 0
         while started < limit and len(self.running) < self._at_once and self.mode is mode:
             if self._chunk is None:
-                self._chunk, self._position = self.inbox.take(), 0
+                self._chunk, self._position = self._take_chunk(), 0
                 if self._chunk is None:
                     break
             index, tuples = self._chunk
@@ -415,7 +415,7 @@ class AsyncSpoutTask(SpoutTask):
     def _touch(self, _: object) -> None:
         self.executor.signal.set()
 
-    def deliver_outcomes(self, outcomes: list[TreeOutcome], *, log_errors: bool) -> None:
+    def deliver_outcomes(self, outcomes: list[TreeOutcome] | OutcomeColumns, *, log_errors: bool) -> None:
         """Deliver the outcomes of trees, once `next_tuple` has returned."""
         keep_alive_call = self.keep_alive_call
         if keep_alive_call is not None and keep_alive_call.done():
@@ -430,7 +430,7 @@ class AsyncSpoutTask(SpoutTask):
             self.next_tuple_call = None
             self._check_result(call, log_errors=log_errors)
         later, self._later = self._later, []
-        super().deliver_outcomes(later + outcomes, log_errors=log_errors)
+        super().deliver_outcomes([*later, *outcomes], log_errors=log_errors)
 
     def _check_result(self, coroutine: asyncio.Future[Any], *, log_errors: bool) -> None:
         """Raise the exception of a coroutine; after a halt, which cancelled it, log it."""

@@ -16,6 +16,7 @@ from acker.local.executors.task import ComponentTask, name_origin
 from acker.local.queues import Queue, TupleQueue
 from acker.topology.bolt import Bolt
 from acker.topology.state import KeyValueState
+from acker.topology.tuple_batch import TupleBatch, rows_of
 from acker.topology.tuples import Tuple, TupleSource
 from acker.topology.windowed import WindowedBolt
 
@@ -142,18 +143,21 @@ class BoltTask(ComponentTask):
             raise error
 
     def _fail(self, tup: Tuple, error: BaseException) -> None:
+        failed = self.collector.fail_unless_settled(tup, error)
+        self.log_exception(f"{'failed' if failed else 'raised after it had acked or failed'} {tup!r}", error)
+
+    def log_exception(self, what: str, error: BaseException | None) -> None:
+        """Log an exception of the component, and what it did to which tuples."""
         collector = self.collector
-        failed = collector.fail_unless_settled(tup, error)
         self._error_count += 1
         # The spout gets the reason each time. Logging it for each tuple would slow everything down.
         is_logged = self._error_count <= _LOGGED_ALWAYS or self._error_count.bit_count() == 1
         self.bolt.logger.log(
             logging.ERROR if is_logged else logging.DEBUG,
-            "%s: task %d %s %r%s",
+            "%s: task %d %s%s",
             collector.component,
             collector.task,
-            "failed" if failed else "raised after it had acked or failed",
-            tup,
+            what,
             f" (exception {self._error_count:,} of this task)" if self._error_count > _LOGGED_ALWAYS else "",
             exc_info=error,
         )
@@ -247,7 +251,7 @@ class BoltExecutor(ComponentExecutor):
         done = 0
         while done < limit and self.mode is mode and not self.outbox.must_yield:
             if self._chunk is None:
-                self._chunk, self._position = self.inbox.take(), 0
+                self._chunk, self._position = self._take_chunk(), 0
                 if self._chunk is None:
                     break
             index, tuples = self._chunk
@@ -258,6 +262,17 @@ class BoltExecutor(ComponentExecutor):
                 self._chunk = None
         return done
 
+    def _take_chunk(self) -> tuple[int, list[Tuple]] | None:
+        """Return the oldest chunk, a batch as tuples."""
+        chunk = self.inbox.take()
+        if chunk is not None and type(chunk[1]) is TupleBatch:
+            return chunk[0], chunk[1].tuples()
+        return chunk
+
+    def in_work(self) -> Iterator[tuple[BoltTask, list[Tuple]]]:
+        """Yield the rows of batches that are being processed. Any thread may call it."""
+        yield from ()
+
     @property
     def overrides_deactivate(self) -> bool:
         """Whether its component overrides `deactivate`."""
@@ -267,7 +282,7 @@ class BoltExecutor(ComponentExecutor):
         """Yield the tuples that have come, those first among which the step works. Any thread may call it."""
         chunk = self._chunk
         for index, tuples in chain(() if chunk is None else (chunk,), self.inbox.chunks()):
-            yield self.tasks[index], tuples
+            yield self.tasks[index], rows_of([tuples]) if isinstance(tuples, TupleBatch) else tuples
 
     def drop(self) -> int:
         """Drop the queue and the buffers; return how many tuples were in the queue."""

@@ -6,15 +6,17 @@ import inspect
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Protocol
 
 from acker.local.collectors import LocalSpoutCollector
-from acker.local.executors.acker import OutcomeQueue, TreeOutcome
+from acker.local.executors.acker import OutcomeQueue
 from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.task import ComponentTask
+from acker.local.open_batches import BatchOutcome, OutcomeColumns, TreeOutcome
 from acker.local.queues import Queue
 from acker.observe.reasons import Reason
+from acker.topology.anchors import Int64s
 from acker.topology.replays import ReplayTable
 from acker.topology.spout import ReliableSpout, Spout
 
@@ -29,7 +31,7 @@ logger = logging.getLogger("acker.local")
 class TreeWatcher(Protocol):
     """Follows the trees of spouts; see `acker.local.event_times`."""
 
-    def end_trees(self, task: SpoutTask, outcomes: Sequence[TreeOutcome]) -> None:
+    def end_trees(self, task: SpoutTask, outcomes: Iterable[TreeOutcome]) -> None:
         """Take note of trees that have ended, before their spout hears of it."""
 
     def wake(self) -> None:
@@ -102,14 +104,15 @@ class SpoutTask(ComponentTask):
         """Return whether nothing is open and every outcome was delivered."""
         if self.other_outcomes is not None and not self.other_outcomes.is_quiet():
             return False
-        return not self.collector.undelivered and not self.collector.pending and not self.collector.untracked_ids
+        who = self.collector
+        return not (who.undelivered or who.pending_count or who.untracked_ids or who.batch_outcomes)
 
     def may_emit(self) -> bool:
         """Return whether the spout has more tuples, and fewer open than it may have."""
         return not self._is_full() and (not self.spout._finished or self.next_replay_ns() is not None)
 
     def _is_full(self) -> bool:
-        return len(self.collector.pending) >= self._pending_max
+        return self.collector.pending_count >= self._pending_max
 
     @property
     def pending_max(self) -> int:
@@ -150,7 +153,7 @@ class SpoutTask(ComponentTask):
         """Call the component's `keep_alive`."""
         self.call("keep_alive")
 
-    def deliver_outcomes(self, outcomes: list[TreeOutcome], *, log_errors: bool) -> None:
+    def deliver_outcomes(self, outcomes: list[TreeOutcome] | OutcomeColumns, *, log_errors: bool) -> None:
         """Deliver the outcomes of trees to the component.
 
         An exception of `ack` or `fail` escapes, and the next call continues behind it; with `log_errors` it is logged.
@@ -158,8 +161,68 @@ class SpoutTask(ComponentTask):
         if self.other_outcomes is not None:
             self.other_outcomes.deliver(log_errors=log_errors)
         ack, on_error = self._ack_method(), self._log_error if log_errors else None
+        if isinstance(outcomes, OutcomeColumns):
+            outcomes = self.collector.arrive(outcomes)
+        self._deliver_batches(on_error)
         self.collector.deliver_outcomes(outcomes, ack, self.fail, on_error)
         self.collector.ack_untracked(ack, on_error)  # Emitted by another thread, with no acker to track it.
+
+    def _deliver_batches(self, on_error: Callable[[Hashable], None] | None) -> None:
+        """Deliver the outcomes of rows of batches; those behind an exception are delivered by the next call."""
+        collector = self.collector
+        waiting = collector.batch_outcomes
+        while waiting:
+            outcome = waiting.popleft()
+            rows, reasons = collector.settle_rows(outcome)
+            tup_ids = outcome.batch.ids_of(rows)
+            by_row = self._hears_by_row(reasons)
+            at_once, told = 1 if by_row else max(1, rows.size), 0
+            try:
+                while told < rows.size:
+                    if by_row:
+                        self._tell_row(tup_ids[told].as_py(), None if reasons is None else reasons[told])
+                    else:
+                        self._tell_batch(tup_ids, reasons)
+                    told += at_once
+            except BaseException:
+                collector.ack_errors += at_once if reasons is None else 0
+                rest = slice(told + at_once, None)
+                if rows[rest].size:
+                    waiting.appendleft(outcome.rest(rows[rest], None if reasons is None else reasons[rest]))
+                if on_error is None:
+                    raise
+                on_error(tup_ids[told].as_py())
+            finally:
+                self._end_rows(outcome, rows[:told], None if reasons is None else reasons[:told])
+
+    def _end_rows(self, outcome: BatchOutcome, rows: Int64s, reasons: list[Reason] | None) -> None:
+        if outcome.batch.replay is not None and rows.size:
+            self.spout._end_rows(outcome.batch.replay, rows, reasons)
+        if reasons is None:
+            self.collector.acked += rows.size
+
+    def _hears_by_row(self, reasons: list[Reason] | None) -> bool:
+        """Return whether the spout hears of each row: it overrides the method for rows, and not that for batches."""
+        kind = type(self.spout)
+        if reasons is None:
+            return kind.ack_batch is Spout.ack_batch and kind.ack not in (Spout.ack, ReliableSpout.ack)
+        return kind.fail_batch is Spout.fail_batch and kind.fail not in (Spout.fail, ReliableSpout.fail)
+
+    def _tell_batch(self, tup_ids: Any, reasons: list[Reason] | None) -> None:
+        if reasons is None:
+            self.call("ack_batch", tup_ids)
+        else:
+            self.call("fail_batch", tup_ids, reasons)
+
+    def _tell_row(self, tup_id: Hashable, reason: Reason | None) -> None:
+        self.spout._in_batch = True
+        try:
+            if reason is None:
+                self.call("ack", tup_id)
+            else:
+                self.fail(tup_id, reason)
+        finally:
+            self.spout._in_batch = False
 
     def _log_error(self, tup_id: Hashable) -> None:
         who = self.collector
@@ -186,6 +249,12 @@ class SpoutTask(ComponentTask):
             # Trees whose `ack` or `fail` raised have ended, but the source does not know: they are replayed.
             open_ids = {open_.tup_id for open_ in self.collector.pending.values()}
             mine._replays.schedule_lost(open_ids, self.collector.now_ms())
+            open_rows = {
+                batch.replay.number: batch.open_rows()
+                for batch in self.collector.open_batches.values()
+                if batch.replay is not None
+            }
+            mine._replays.schedule_lost_rows(open_rows, self.collector.now_ms())
 
 
 def takes_reason(fail: Callable[..., Any]) -> bool:

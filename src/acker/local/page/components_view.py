@@ -90,7 +90,7 @@ class ComponentsView:
         return found if self._limited >= _LIMITED_READINGS else None
 
     def _limit(self, nodes: Iterable[dict[str, Any]], executors: ExecutorSet) -> Limit | None:
-        bounds = [(len(task.collector.pending), task.pending_max) for task in executors.spout_tasks()]
+        bounds = [(task.collector.pending_count, task.pending_max) for task in executors.spout_tasks()]
         full = [each for each in bounds if Limit(*each).is_full]
         pending, pending_max = map(sum, zip(*full, strict=True)) if full else (0, 0)
         bolts = [node for node in nodes if node["kind"] == "bolt" and "queue" in node]

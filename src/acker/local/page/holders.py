@@ -16,6 +16,7 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall
 from acker.observe.holders import Holder, How
+from acker.topology.tuple_batch import rows_of
 from acker.topology.tuples import Tuple
 
 _NS_PER_MS: Final = 1_000_000
@@ -51,8 +52,10 @@ def find_holders(
             collector = task.collector
             inside = Holder(collector.component, collector.task, "process", busy_ms, line=line)
             if busy_ms is not None:
-                note(chain(_inputs(collector), *(outlet.waiting() for outlet in collector.outlets)), inside)
+                note(chain(_inputs(collector), *(rows_of(outlet.waiting()) for outlet in collector.outlets)), inside)
         if isinstance(executor, BoltExecutor):
+            for task, tuples in executor.in_work():
+                note(tuples, Holder(task.collector.component, task.collector.task, "process", busy_ms, line=line))
             for task, tuples in _oldest(executor.waiting()):
                 collector = task.collector
                 settled = [tup for tup in tuples if tup._is_settled]
@@ -79,8 +82,8 @@ def find_outcomes(
         for index, outcomes in chain(arrived, executor.inbox.chunks()):
             collector = executor.tasks[index].collector
             for message_id, _, _ in outcomes:
-                open_ = collector.pending.get(message_id)
-                holders = None if open_ is None else found.get(open_.root_id)
+                root_id = collector.root_of(message_id)
+                holders = None if root_id is None else found.get(root_id)
                 if holders is not None:
                     holders.append(Holder(collector.component, collector.task, "outcome", busy_ms, line=line))
 

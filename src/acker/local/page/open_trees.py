@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from acker._flow import PendingTuple
 from acker.local.executors.spout import SpoutTask
+from acker.local.open_batches import OpenBatch, OpenRow
 from acker.local.wiring import ExecutorSet
 from acker.observe.failures import is_named
 
@@ -51,7 +52,7 @@ def oldest_trees(executors: ExecutorSet, most: int) -> list[UnfinishedTree]:
     """Return the trees that are open longest, the oldest first. Any thread may call it."""
     found: list[UnfinishedTree] = []
     for task in executors.spout_tasks():
-        rows = _read(lambda task=task: list(islice(task.collector.pending.values(), most)))  # type: ignore[misc]
+        rows = _read(lambda task=task: task.collector.open_trees(most))  # type: ignore[misc]
         found += [_tree(task, row) for row in rows or ()]
     return nsmallest(most, found, key=lambda tree: tree.emitted_ns)
 
@@ -63,7 +64,9 @@ def count_older(executors: ExecutorSet, before_ns: int) -> int:
 
         def old(task: SpoutTask = task) -> int:
             ordered = islice(task.collector.pending.values(), OLD_MAX)
-            return sum(1 for _ in takewhile(lambda row: row.emitted_ns <= before_ns, ordered))
+            batches = [batch for batch in task.collector.open_batches.values() if batch.emitted_ns <= before_ns]
+            of_batches = sum(batch.open_count for batch in batches)
+            return of_batches + sum(1 for _ in takewhile(lambda row: row.emitted_ns <= before_ns, ordered))
 
         count += _read(old) or 0
     return count
@@ -74,7 +77,8 @@ def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
     found: list[UnfinishedTree] = []
     for task in executors.spout_tasks():
         # Copied first, since reading it row by row takes longer than the spout takes to change it.
-        rows = task.collector.pending.copy().values()
+        rows: list[PendingTuple | OpenRow] = list(task.collector.pending.copy().values())
+        rows += [batch.row(row) for batch in _batches(task) for row in batch.open_rows().tolist()]
         found += [_tree(task, row) for row in rows if is_named(row.tup_id, text) or str(row.root_id) == text]
         found += _waiting(task, text)
     return found[:FOUND_MAX]
@@ -82,7 +86,8 @@ def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
 
 def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:
     replays = task.replays
-    for tup_id, entry in () if replays is None else replays.entries.copy().items():
+    batches = [] if replays is None else [row for batch in list(replays.batches.values()) for row in batch.kept()]
+    for tup_id, entry in () if replays is None else [*replays.entries.copy().items(), *batches]:
         if entry.due_ms is not None and is_named(tup_id, text):
             collector = task.collector
             due_ns = entry.due_ms * 1_000_000
@@ -91,8 +96,13 @@ def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:
             )
 
 
-def _tree(task: SpoutTask, row: PendingTuple) -> UnfinishedTree:
-    collector, attempt = task.collector, task.attempt_of(row.tup_id)
+def _batches(task: SpoutTask) -> list[OpenBatch]:
+    return _read(lambda: list(task.collector.open_batches.values())) or []
+
+
+def _tree(task: SpoutTask, row: PendingTuple | OpenRow) -> UnfinishedTree:
+    collector = task.collector
+    attempt = row.attempt if isinstance(row, OpenRow) else task.attempt_of(row.tup_id)
     return UnfinishedTree(collector.component, collector.task, row.tup_id, row.root_id, row.emitted_ns, attempt)
 
 

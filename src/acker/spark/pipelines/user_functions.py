@@ -17,7 +17,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.observe.reasons import reason_text
 from acker.topology.anchors import Int64s, Parents
 from acker.topology.arrow_columns import array_of, one_batch, read_parents, table_of
-from acker.topology.bad_rows import Fault, fault_of, find_bad_rows
+from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
 
 # Long enough to name the error; whole documents should not travel with every failed row.
 REASON_CHARS_MAX: Final = 1000
@@ -99,7 +99,7 @@ def run_batch(
     Without `divide` every row of the batch fails; see `acker.topology.bad_rows.find_bad_rows`.
     """
 
-    def attempt(begin: int, end: int) -> Produced | Fault:
+    def attempt(begin: int, end: int) -> Produced | RowFault:
         return _attempt(function, batch.slice(begin, end - begin), schema)
 
     good, bad = find_bad_rows(attempt, batch.num_rows, divide=divide)
@@ -110,7 +110,9 @@ def run_batch(
     return produced._replace(failed=dict(sorted((produced.failed | reasons).items())))
 
 
-def _attempt(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema) -> Produced | Fault:
+def _attempt(
+    function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, schema: pa.Schema
+) -> Produced | RowFault:
     """Call a batch function; return its outputs or its error."""
     try:
         return _check_outputs(function(batch), batch.num_rows, schema)

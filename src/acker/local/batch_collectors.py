@@ -1,0 +1,266 @@
+"""The collector of an ArrowBolt, which emits, acks and fails rows as columns.
+
+Outputs of `process_rows` are held back until it returns: if it raises, they are dropped, and it is called again for
+parts of its batch. Each delivery of an output row takes a new tuple id for each pair of a parent and a tree, as each
+delivery of a tuple does for each anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from acker._flow import Route, xor_at
+from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, TopologyError
+from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
+from acker.local.collectors import LocalBoltCollector
+from acker.observe.reasons import Reason
+from acker.topology.anchors import Anchors, Int64s, Parents, join, spread
+from acker.topology.arrow_columns import read_parents
+from acker.topology.tuple_batch import TupleBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Emission(NamedTuple):
+    """Rows that a call of `process_rows` has emitted; without `parents` they join no tree."""
+
+    route: Route
+    columns: pa.RecordBatch
+    parents: Parents | None
+    parts: list[TaskRows]
+
+
+class BatchCall:
+    """What one call of `process_rows` does with its rows.
+
+    Parameters
+    ----------
+    rows : int
+        Number of input rows.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.emissions: list[Emission] = []
+        self.failed: dict[int, Any] = {}
+        self._is_failed = np.zeros(rows, bool)
+        self._is_parent = np.zeros(rows, bool)
+
+    def add(self, emission: Emission) -> None:
+        """Add rows; refuse those with a parent that has failed."""
+        if emission.parents is not None:
+            bad = np.flatnonzero(self._is_failed[emission.parents.row])
+            if bad.size:
+                output, row = int(emission.parents.output[bad[0]]), int(emission.parents.row[bad[0]])
+                raise ArgumentValueError(f"parents: input row {row} has failed and is a parent of output row {output}")
+            self._is_parent[emission.parents.row] = True
+        self.emissions.append(emission)
+
+    def fail(self, rows: Any, reason: Any) -> None:
+        """Fail rows; refuse those that are parents."""
+        found = self._rows_of(rows)
+        if isinstance(reason, Sequence) and not isinstance(reason, str):
+            if len(reason) != found.size:
+                raise ArgumentValueError(f"fail_rows: {len(reason)} reasons for {found.size} rows")
+            reasons = list(reason)
+        else:
+            reasons = [reason] * found.size
+        parents = found[self._is_parent[found]]
+        if parents.size:
+            raise ArgumentValueError(f"fail_rows: row {parents[0]} is a parent of what was emitted")
+        self._is_failed[found] = True
+        self.failed.update(zip(found.tolist(), reasons, strict=True))
+
+    def _rows_of(self, rows: Any) -> Int64s:
+        import pyarrow as pa
+
+        if isinstance(rows, (pa.Array, pa.ChunkedArray)):
+            if pa.types.is_boolean(rows.type) and rows.null_count:
+                rows = pa.array([bool(each) for each in rows.to_pylist()])
+            rows = rows.to_numpy(zero_copy_only=False) if isinstance(rows, pa.Array) else rows.to_numpy()
+        found = np.atleast_1d(np.asarray(rows))
+        if found.dtype == bool:
+            if found.size != self.rows:
+                raise ArgumentValueError(f"fail_rows: a mask of {found.size} for {self.rows} rows")
+            return np.flatnonzero(found)
+        if found.size and found.dtype.kind not in "iu":
+            raise ArgumentTypeError(f"fail_rows: expected rows or a mask, got {found.dtype}")
+        found = found.astype(np.int64)
+        bad = found[(found < 0) | (found >= self.rows)]
+        if bad.size:
+            raise ArgumentValueError(f"fail_rows: there is no row {bad[0]}, the batch has {self.rows} rows")
+        return found
+
+
+class ArrowBoltCollector(LocalBoltCollector):
+    """Collector of one task of an ArrowBolt."""
+
+    def __init__(self, *arguments: Any, auto_anchor: bool, **options: Any) -> None:
+        super().__init__(*arguments, auto_anchor=False, **options)
+        self._anchors = auto_anchor
+        self._call: BatchCall | None = None
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether a batch is being processed."""
+        return self._call is not None
+
+    def begin(self, rows: int) -> BatchCall:
+        """Begin a call of `process_rows`."""
+        self._call = BatchCall(rows)
+        return self._call
+
+    def end(self) -> None:
+        """End the call of `process_rows`."""
+        self._call = None
+
+    def emit_batch(self, columns: Any, parents: Any, stream: str | None, direct_task: int | None) -> None:
+        """Emit rows: at once if no batch is being processed, else when `process_rows` has returned."""
+        self._check_thread("emit_batch")
+        route = self.route_for(stream)
+        batches: BatchRoute = route.batches
+        read = batches.read(columns)
+        outlet = self._direct(route, direct_task)[0] if direct_task is not None or route.is_direct else None
+        call = self._call
+        if call is None and parents is not None:
+            raise TopologyError(f"{batches.where}: parents: no batch is being processed")
+        try:
+            pairs = None if call is None else self._parents_of(parents, read.num_rows, call)
+            parts = batches.split(read) if outlet is None else [TaskRows(outlet, read, ALL_ROWS)]
+            emission = Emission(route, read, pairs, parts if read.num_rows else [])
+            if call is None:
+                self.deliver(emission, None, None)
+            else:
+                call.add(emission)
+        except (ArgumentTypeError, ArgumentValueError) as error:
+            raise TopologyError(f"{batches.where}: {error}") from None
+
+    def _parents_of(self, parents: Any, outputs: int, call: BatchCall) -> Parents | None:
+        if parents is not None:
+            return read_parents(parents, outputs, call.rows, "parents")
+        if not self._anchors:
+            return None
+        if outputs != call.rows:
+            raise ArgumentValueError(
+                f"{outputs} rows for a batch of {call.rows} rows; write parents=... for their rows"
+            )
+        same = np.arange(outputs)
+        return Parents(same, same)
+
+    def fail_rows(self, rows: Any, reason: Any) -> None:
+        """Fail rows of the batch that is being processed."""
+        self._check_thread("fail_rows")
+        if self._call is None:
+            raise TopologyError(f"{self.component}: fail_rows outside of process_rows")
+        if not isinstance(reason, Sequence) or isinstance(reason, str):
+            reason = self._reason_of(reason)
+        else:
+            reason = [self._reason_of(each) for each in reason]
+        try:
+            self._call.fail(rows, reason)
+        except (ArgumentTypeError, ArgumentValueError) as error:
+            raise TopologyError(f"{self.component}: {error}") from None
+
+    def _check_thread(self, what: str) -> None:
+        if not self.on_executor_thread:
+            raise RuntimeStateError(
+                f"{self.component}: {what} from another thread; call it in process_rows(), process_tick() or activate()"
+            )
+
+    def deliver(self, emission: Emission, batch: TupleBatch | None, ack_vals: Int64s | None) -> None:
+        """Send emitted rows to their tasks.
+
+        Parameters
+        ----------
+        emission : Emission
+        batch : TupleBatch, optional
+            The rows that `parents` are of.
+        ack_vals : (m,) int64, optional
+            The ack val of each row of the batch in each of its trees; gets the ids of what is sent.
+        """
+        route, columns, _, parts = emission
+        for part in parts:
+            sent = self._joined(part, emission, batch, ack_vals)
+            self.output.put_batch(part.outlet, sent)
+            if self._sampler is not None and sent.root_ids is not None:
+                self._sampler.record_rows(sent.anchors(), part.outlet.task, self.component)
+        route.emitted += columns.num_rows
+        if self._hooks:
+            self._tell_emits(route, columns, parts)
+
+    def _joined(
+        self, part: TaskRows, emission: Emission, batch: TupleBatch | None, ack_vals: Int64s | None
+    ) -> TupleBatch:
+        """Return the rows of one task, in the trees of their parents."""
+        source, columns, parents = emission.route.source, part.columns, emission.parents
+        if parents is None or batch is None or ack_vals is None or batch.root_ids is None or not parents.row.size:
+            return TupleBatch(source, columns)
+        outputs = emission.columns.num_rows
+        if batch.starts is None and parents.row.size == outputs and bool((parents.output == np.arange(outputs)).all()):
+            positions = parents.row[part.rows]
+            ids = self.take_ids(positions.size)
+            xor_at(ack_vals, positions, ids)
+            return TupleBatch(source, columns, batch.root_ids[positions], ids)
+        emitted, anchors = join(
+            batch.anchors(),
+            _of_rows(parents, part.rows, outputs),
+            columns.num_rows,
+            lambda anchor, _: self.take_ids(anchor.size),
+        )
+        ack_vals ^= emitted
+        return TupleBatch.of_anchors(source, columns, anchors)
+
+    def settle(self, batch: TupleBatch, ack_vals: Int64s, failed: dict[int, Reason]) -> None:
+        """Ack the rows of a batch, without those that failed."""
+        anchors = batch.anchors()
+        if not failed:
+            self.ack_sender.ack_rows(anchors.root_id, anchors.tuple_id ^ ack_vals)
+        else:
+            is_failed = np.zeros(len(batch), bool)
+            is_failed[list(failed)] = True
+            good = ~is_failed[anchors.row_of_each()]
+            self.ack_sender.ack_rows(anchors.root_id[good], (anchors.tuple_id ^ ack_vals)[good])
+            for row, reason in failed.items():
+                ids = slice(int(anchors.starts[row]), int(anchors.starts[row + 1]))
+                self.ack_sender.fail(anchors.root_id[ids].tolist(), reason)
+        self.acked += len(batch) - len(failed)
+        self.failed += len(failed)
+        if self.has_observers:
+            self._tell_settled(batch, anchors, failed)
+
+    def _tell_settled(self, batch: TupleBatch, anchors: Anchors, failed: dict[int, Reason]) -> None:
+        if self._sampler is not None:
+            self._sampler.record_settled_rows(anchors, failed)
+        if self._hooks:
+            for row, tup in enumerate(batch.tuples()):
+                self._on_execute(tup)
+                for hook in self._hooks:
+                    if row in failed:
+                        hook.fail(self.component, self.task, tup, failed[row])
+                    else:
+                        hook.ack(self.component, self.task, tup)
+
+    def _tell_emits(self, route: Route, columns: pa.RecordBatch, parts: Sequence[TaskRows]) -> None:
+        receivers: list[list[int]] = [[] for _ in range(columns.num_rows)]
+        for part in parts:
+            for row in np.arange(columns.num_rows)[part.rows].tolist():
+                receivers[row].append(part.outlet.task)
+        values = zip(*[column.to_pylist() for column in columns.columns], strict=True)
+        for row, tasks in zip(values, receivers, strict=True):
+            for hook in self._hooks:
+                hook.emit(self.component, self.task, route.source.stream, route.source.make_values(row), tasks)
+
+
+def _of_rows(parents: Parents, rows: slice | Int64s, outputs: int) -> Parents:
+    """Return the parents of some output rows, which come in the order of `rows`."""
+    if isinstance(rows, slice) and rows == ALL_ROWS:
+        return parents
+    chosen = np.arange(outputs)[rows]
+    counts = np.bincount(parents.output, minlength=outputs)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    taken = counts[chosen]
+    return Parents(np.repeat(np.arange(chosen.size), taken), parents.row[spread(starts[chosen], taken)])

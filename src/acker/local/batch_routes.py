@@ -1,0 +1,215 @@
+"""Batch routes: the checks of emitted batches, and the tasks that receive their rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acker._flow import Outlet, rows_by_task
+from acker.errors import AckerError, ArgumentTypeError, TopologyError
+from acker.topology.arrow_columns import array_of, one_batch, table_of
+from acker.topology.column_hash import stable_hash_column
+from acker.topology.streams import Stream
+from acker.topology.tuples import TupleSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = slice | NDArray[np.int64]
+
+ALL_ROWS: Final = slice(None)
+# A shuffle does not cut what is shorter.
+_SLICE_ROWS: Final = 256
+
+
+class TaskRows(NamedTuple):
+    """The rows of a batch that one task receives."""
+
+    outlet: Outlet
+    columns: pa.RecordBatch
+    rows: Rows
+
+
+class BatchGrouping(Protocol):
+    """Chooses the tasks for the rows of a batch."""
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return the rows of each task that receives any."""
+
+
+class AllRows:
+    """All rows to each of some tasks."""
+
+    def __init__(self, outlets: Sequence[Outlet]) -> None:
+        self._outlets = outlets
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return the whole batch for each task."""
+        return [TaskRows(outlet, columns, ALL_ROWS) for outlet in self._outlets]
+
+
+class SlicesInTurn:
+    """As evenly as possible to some tasks, in slices, which need no copy."""
+
+    def __init__(self, outlets: Sequence[Outlet], begin: int) -> None:
+        self._outlets = outlets
+        self._next = begin
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return a slice for each task, beginning with the task whose turn it is."""
+        rows = columns.num_rows
+        slices = min(len(self._outlets), -(-rows // _SLICE_ROWS))
+        bounds = [rows * number // slices for number in range(slices + 1)]
+        parts = []
+        for begin, end in itertools.pairwise(bounds):
+            parts.append(TaskRows(self._outlets[self._next], columns.slice(begin, end - begin), slice(begin, end)))
+            self._next = (self._next + 1) % len(self._outlets)
+        return parts
+
+
+class ByHash:
+    """The task that the hash of some fields selects, the same one as for tuples."""
+
+    def __init__(self, outlets: Sequence[Outlet], names: Sequence[str], where: str) -> None:
+        self._outlets = outlets
+        self._names = names
+        self._where = where
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return the rows of each task, in their order."""
+        if len(self._outlets) == 1:
+            self._hashes(columns.slice(0, 1))  # for the error of a type without a hash, as with several tasks
+            return [TaskRows(self._outlets[0], columns, ALL_ROWS)]
+        order, bounds = rows_by_task(self._hashes(columns), len(self._outlets))
+        taken = columns.take(order)
+        return [
+            TaskRows(outlet, taken.slice(begin, end - begin), order[begin:end])
+            for outlet, begin, end in zip(self._outlets, bounds.tolist(), bounds[1:].tolist(), strict=False)
+            if begin < end
+        ]
+
+    def _hashes(self, columns: pa.RecordBatch) -> NDArray[np.uint32]:
+        try:
+            return stable_hash_column(*[columns.column(name) for name in self._names])
+        except ArgumentTypeError:
+            for name in self._names:
+                try:
+                    stable_hash_column(columns.column(name))
+                except ArgumentTypeError as error:
+                    raise TopologyError(f"{self._where}, which is grouped by field {name!r}: {error}") from None
+            raise
+
+
+class ByRow:
+    """The tasks that a function chooses for the values of each row."""
+
+    def __init__(self, choose: Callable[[tuple[Any, ...]], list[Outlet]], where: str) -> None:
+        self._choose = choose
+        self._where = where
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return the rows of each task, in their order."""
+        rows: dict[int, list[int]] = {}
+        outlets: dict[int, Outlet] = {}
+        values = [column.to_pylist() for column in columns.columns]
+        for row, each in enumerate(zip(*values, strict=True)):
+            try:
+                chosen = self._choose(each)
+            except TypeError as error:
+                raise TopologyError(f"{self._where}: row {row}: {error}") from error
+            for outlet in chosen:
+                outlets[outlet.task] = outlet
+                rows.setdefault(outlet.task, []).append(row)
+        return [TaskRows(outlets[task], columns.take(found), np.array(found, np.int64)) for task, found in rows.items()]
+
+
+class BatchRoute:
+    """One stream of one task: the fields and types that a batch has, and where its rows go.
+
+    Parameters
+    ----------
+    source : TupleSource
+    stream : Stream
+    groupings : sequence of BatchGrouping
+        One for each consumer, without those of direct streams.
+    """
+
+    def __init__(self, source: TupleSource, stream: Stream, groupings: Sequence[BatchGrouping]) -> None:
+        self.source = source
+        self.where = emits_to(source)
+        self._fields = list(source.fields)
+        self._types: dict[str, pa.DataType] = dict(stream.types)
+        self._groupings = groupings
+        self._schema: pa.Schema | None = None
+
+    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
+        """Return the rows of each task that receives any."""
+        if not columns.num_rows:
+            return []
+        return [part for grouping in self._groupings for part in grouping.split(columns)]
+
+    def read(self, columns: Any) -> pa.RecordBatch:
+        """Return emitted columns in the order of the fields; those that do not fit the stream raise TopologyError."""
+        import pyarrow as pa
+
+        if isinstance(columns, pa.RecordBatch) and self._schema is not None and columns.schema.equals(self._schema):
+            return columns
+        converted = self._converted(columns)
+        try:
+            table = table_of(converted, self._types, "columns")
+        except (AckerError, pa.ArrowException) as error:  # of Arrow: columns of different lengths
+            self._refuse(str(error))
+        self._check_names(table.column_names)
+        batch = one_batch(table.select(self._fields))
+        schema = pa.schema([self._entry(entry) for entry in batch.schema])
+        if all(not pa.types.is_null(kind) for kind in schema.types):
+            self._schema = schema
+        return batch.cast(schema) if not batch.schema.equals(schema) else batch
+
+    def _converted(self, columns: Any) -> Any:
+        """Return a mapping with columns of Arrow; anything else as it is."""
+        import pyarrow as pa
+
+        if not isinstance(columns, Mapping):
+            return columns
+        self._check_names(list(columns))
+        found = {}
+        for name, values in columns.items():
+            try:
+                is_column = isinstance(values, (pa.Array, pa.ChunkedArray))
+                found[name] = values if is_column else array_of(values, self._types.get(name), name)
+            except (AckerError, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                expected = self._types.get(name)
+                self._refuse(f"field {name!r}{'' if expected is None else f', which is {expected}'}: {error}")
+        return found
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        if sorted(names) != sorted(self._fields):
+            self._refuse(f"expected the columns {', '.join(self._fields)}, got {', '.join(map(str, names)) or 'none'}")
+
+    def _entry(self, entry: pa.Field[Any]) -> pa.Field[Any]:
+        """Return the name and the type that a column gets; refuse another type than before."""
+        import pyarrow as pa
+
+        expected = self._types.get(entry.name)
+        if expected is None:
+            if not pa.types.is_null(entry.type):  # only nulls, which have any type
+                self._types[entry.name] = entry.type
+            return pa.field(entry.name, entry.type)
+        if entry.type != expected and not pa.types.is_null(entry.type):
+            self._refuse(
+                f"field {entry.name!r} is {entry.type} and was {expected}; cast it, or give `outputs` the type"
+            )
+        return pa.field(entry.name, expected)
+
+    def _refuse(self, text: str) -> NoReturn:
+        raise TopologyError(f"{self.where}: {text}")
+
+
+def emits_to(source: TupleSource) -> str:
+    """Return how errors name a stream of a component."""
+    return f"{source.component}: emits to stream {source.stream!r}"
