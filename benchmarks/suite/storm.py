@@ -20,7 +20,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -134,7 +134,7 @@ class Side(ABC):
 # ---- acker ----------------------------------------------------------------------------------------------------------
 
 
-class _Feed:
+class Feed:
     """What the spout emits, and how; set while it is paused."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -145,9 +145,9 @@ class _Feed:
         self.started, self.stopped = threading.Event(), threading.Event()
 
 
-def word_count(load: Text) -> tuple[type[Topology], _Feed, list[dict[str, int]]]:
+def word_count(load: Text) -> tuple[type[Topology], Feed, list[Any]]:
     """Return the topology, what feeds its spout, and the list that its counting tasks put their counts in."""
-    feed, counted = _Feed(load.lines), list[dict[str, int]]()
+    feed, counted = Feed(load.lines), list[dict[str, int]]()
 
     class Lines(Spout):
         outputs = ("line",)
@@ -199,13 +199,17 @@ def word_count(load: Text) -> tuple[type[Topology], _Feed, list[dict[str, int]]]
     return WordCount, feed, counted
 
 
+# The topology, what feeds its spout, and the list that its counting tasks put their counts in.
+WordCountParts = tuple[type[Topology], Feed, list[Any]]
+
+
 class AckerSide(Side):
     """The local runtime, in this process."""
 
     name = ACKER
 
-    def __init__(self, load: Text, pending: int) -> None:
-        topology, self._feed, self._counted = word_count(load)
+    def __init__(self, load: Text, pending: int, make: Callable[[Text], WordCountParts] = word_count) -> None:
+        topology, self._feed, self._counted = make(load)
         self._runtime = LocalRuntime(topology, {"topology.max.spout.pending": pending})
 
     def __enter__(self) -> Self:
@@ -254,7 +258,7 @@ class AckerSide(Side):
 
     def counts(self) -> Counter[str]:
         """Return the counts of all words."""
-        return sum(map(Counter[str], self._counted), Counter[str]())
+        return sum((Counter[str](dict(each)) for each in self._counted), Counter[str]())
 
 
 # ---- Storm ----------------------------------------------------------------------------------------------------------
@@ -401,12 +405,22 @@ def check(side: Side, load: Text, reading: Reading) -> None:
 
 
 class Session:
-    """Both sides with one topology.max.spout.pending, warmed up; for use in a with statement."""
+    """Both sides, warmed up; for use in a with statement.
 
-    def __init__(self, scale: Scale, pending: int) -> None:
+    Parameters
+    ----------
+    scale : Scale
+    pending : int
+        topology.max.spout.pending, of both sides.
+    make : callable, optional
+        Load -> the side of acker, if it is not the usual one.
+    """
+
+    def __init__(self, scale: Scale, pending: int, make: Callable[[Text], Side] | None = None) -> None:
         self.scale = scale
         self.load = load_of(scale)
-        self.sides: list[Side] = [AckerSide(self.load, pending), StormSide(self.load, pending)]
+        ours = AckerSide(self.load, pending) if make is None else make(self.load)
+        self.sides: list[Side] = [ours, StormSide(self.load, pending)]
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:

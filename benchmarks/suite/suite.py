@@ -12,6 +12,7 @@ from typing import Any, Final
 from benchmarks.suite import (
     by_hand,
     calls,
+    columns,
     connectors,
     free_threaded,
     growth,
@@ -44,6 +45,7 @@ CASES: Final[list[Case]] = [
     *by_hand.CASES,
     *memory.CASES,
     *topology.CASES,
+    *columns.CASES,
     *live_page.CASES,
     *free_threaded.CASES,
     *storm.CASES,

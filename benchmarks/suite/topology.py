@@ -198,7 +198,7 @@ def through_threads(load: Text) -> Counted:
     return Counted(counts)
 
 
-def _wall_ns(work: Callable[[], object]) -> int:
+def wall_ns(work: Callable[[], object]) -> int:
     """Return the nanoseconds that pass while `work` runs, with garbage collected as it is in production."""
     start = time.perf_counter_ns()
     work()
@@ -236,7 +236,7 @@ def throughput(scale: Scale) -> Result:
         UNTRACKED: partial(through_runtime, Way(tracked=False)),
         THREADS: through_threads,
     }
-    taken = Alternation(sides, partial(_check, latencies), _wall_ns).run([load] * (scale.pairs + 1))
+    taken = Alternation(sides, partial(_check, latencies), wall_ns).run([load] * (scale.pairs + 1))
     return Result(
         "acked tuples/s",
         _rates(taken, load),
@@ -275,7 +275,7 @@ def settings(scale: Scale) -> Result:
     can_choose_cores = hasattr(os, "sched_setaffinity")  # not on macOS and Windows
     ways = {name: way for name, way in WAYS.items() if can_choose_cores or not way.one_core}
     sides = {name: partial(through_runtime, way) for name, way in ways.items()}
-    taken = Alternation(sides, partial(_check, []), _wall_ns).run([load] * (scale.pairs + 1))
+    taken = Alternation(sides, partial(_check, []), wall_ns).run([load] * (scale.pairs + 1))
     ratios = [Ratio(name, TRACKED) for name in ways if name != TRACKED]
     if can_choose_cores:
         ratios.append(Ratio("1 core, pending 1,024", "pending 1,024"))
