@@ -303,7 +303,17 @@ def test_a_worker_may_send_what_nobody_awaits(own_shop):
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills):
-    """All processes of a worker are killed again and again; Celery's queue delivers what they had once more."""
+    lose_workers(own_shop, kills)
+
+
+@pytest.mark.slow
+def test_killed_workers_on_rabbitmq_lose_no_message_and_none_is_acked_early(redis, rabbitmq, tmp_path):
+    with opened(Shop, tmp_path, redis, rabbitmq) as shop:
+        lose_workers(shop, 10)
+
+
+def lose_workers(own_shop, kills):
+    """Kill all processes of a worker again and again; Celery's queue delivers what they had once more."""
     broker, early = MemoryBroker(), []
     count = 6 * kills
     broker.publish(b"%d" % number for number in range(count))
