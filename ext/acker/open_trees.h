@@ -149,15 +149,27 @@ class OpenTreesTable {
         }
     }
 
+    // Counts of open trees by age: `count` has a place for each bound, where the age is below it, and one more.
+    struct Ages {
+        const int64_t* bound_ms;  // ascending
+        size_t bounds;
+        int64_t* count;
+    };
+
     // Removes every entry placed before a moment: tracked ones time out, the others are orphans. Returns the start of
-    // the oldest entry that stays, or `now_ms`. `done` has room for open() rows.
-    int64_t expire(int64_t before_ms, int64_t now_ms, Completions* done, Counters* counts) noexcept {
+    // the oldest entry that stays, or `now_ms`, and counts the tracked ones that stay. `done` has room for open() rows.
+    int64_t expire(int64_t before_ms, int64_t now_ms, Completions* done, Counters* counts, const Ages& ages) noexcept {
         int64_t oldest = now_ms;
         for (size_t i = 0; i < header_->top; ++i) {
             Entry& entry = entries_[i];
             if (entry.task_id == VACANT) continue;
             if (entry.since_ms >= before_ms) {
                 if (entry.start_ms < oldest) oldest = entry.start_ms;
+                if (entry.task_id >= 0) {
+                    size_t place = 0;
+                    for (size_t k = 0; k < ages.bounds; ++k) place += now_ms - entry.start_ms >= ages.bound_ms[k];
+                    ++ages.count[place];
+                }
                 continue;
             }
             if (entry.task_id >= 0) {

@@ -27,6 +27,11 @@ cdef extern from "open_trees.h" namespace "acker" nogil:
         int64_t* start_ms
         size_t gone
 
+    cppclass c_OpenTreesAges "acker::OpenTreesTable::Ages":
+        const int64_t* bound_ms
+        size_t bounds
+        int64_t* count
+
     cppclass c_OpenTreesTable "acker::OpenTreesTable":
         void create(uint8_t* memory, size_t capacity, uint64_t seed) noexcept
         bint attach(uint8_t* memory, size_t bytes) noexcept
@@ -48,7 +53,7 @@ cdef extern from "open_trees.h" namespace "acker" nogil:
             c_OpenTreesChanges* changes, Counters* counts
         ) noexcept
         int64_t expire(
-            int64_t before_ms, int64_t now_ms, c_Completions* done, Counters* counts
+            int64_t before_ms, int64_t now_ms, c_Completions* done, Counters* counts, const c_OpenTreesAges& ages
         ) noexcept
         void take(const uint32_t* position, size_t rows, uint32_t chunk, const c_OpenTreesColumns& out) noexcept
         size_t logged_before(uint32_t chunk, uint32_t* position, size_t most) noexcept
@@ -243,14 +248,24 @@ cdef class OpenTreesTable:
             _counters_of(counts),
         )
 
-    def expire(self, int64_t before_ms, int64_t now_ms):
-        """Remove what was placed before a moment; return completions, the start of the oldest left, and the counts."""
+    def expire(self, int64_t before_ms, int64_t now_ms, const int64_t[::1] bound_ms not None):
+        """Remove what was placed before a moment.
+
+        Return completions, the start of the oldest left, the counts, and those of open trees whose age is below each
+        bound, and from the last one on.
+        """
         cdef Counters counts
         cdef int64_t oldest_ms
         cdef _CompletionsBuffer done = _CompletionsBuffer(<Py_ssize_t> self.table.open())
+        cdef c_OpenTreesAges ages
+        by_age = np.zeros(bound_ms.shape[0] + 1, np.int64)
+        cdef int64_t[::1] count = by_age
+        ages.bounds = <size_t> bound_ms.shape[0]
+        ages.bound_ms = &bound_ms[0] if ages.bounds else NULL
+        ages.count = &count[0]
         with nogil:
-            oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts)
-        return done.columns(), oldest_ms, _counters_of(counts)
+            oldest_ms = self.table.expire(before_ms, now_ms, &done.out, &counts, ages)
+        return done.columns(), oldest_ms, _counters_of(counts), by_age
 
     def take(self, const uint32_t[::1] position not None, uint32_t chunk):
         """Return the columns of some entries, and note their chunk of the log."""

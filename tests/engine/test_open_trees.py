@@ -239,6 +239,24 @@ def test_a_table_grows_shrinks_and_keeps_everything():
     assert (len(trees), trees.nbytes) == (0, OpenTrees().nbytes)
 
 
+def test_an_expiry_counts_the_trees_that_stay_by_age():
+    trees, now = OpenTrees(), 10**9
+    ages = [0, 999, 1_000, 9_999, 10_000, 59_999, 60_000, 599_999, 10**8, 2 * 10**8]
+    starts = np.array([now - age for age in ages])
+    roots = np.arange(len(ages))
+    task_id = np.full(len(ages), 3, np.int32)
+    task_id[1] = -1  # without a TRACK
+    task_id[-1] = -2
+    since = np.full(len(ages), now)
+    since[3] = 0
+    trees.put(TreeEntries(roots, roots, roots, starts, since, task_id), 1)
+    expired = trees.expire(1, now)
+    assert expired.completions.elapsed_ms.tolist() == [9_999]
+    assert expired.ages == (1, 1, 2, 2, 0, 0, 0, 1)
+    assert expired.oldest_ms == now - 2 * 10**8
+    assert sum(expired.ages) == trees.open
+
+
 def test_rows_that_settle_at_once_or_are_known_take_no_room():
     trees = OpenTrees()
     empty = trees._table.capacity

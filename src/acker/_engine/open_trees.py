@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 16
 
+# Open trees are counted by age: under a second, under ten, ..., a day or more.
+AGES_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
+_AGES = np.array(AGES_MS, np.int64)
+
 _CAPACITY_MIN = 1024
 
 
@@ -115,11 +119,12 @@ class MergeResult(NamedTuple):
 
 
 class ExpireResult(NamedTuple):
-    """The results of an expiry: completions, the start of the oldest entry left (or now), and counts."""
+    """The results of an expiry: completions, the start of the oldest entry left (or now), counts, open trees by age."""
 
     completions: Completions
     oldest_ms: int
     counts: TreeCounts
+    ages: tuple[int, ...]
 
 
 class OpenTrees:
@@ -278,8 +283,8 @@ class OpenTrees:
 
     def expire(self, before_ms: int, now_ms: int) -> ExpireResult:
         """Remove the entries last moved to the nursery before a moment: tracked ones time out, others are orphans."""
-        done, oldest_ms, counts = self._table.expire(before_ms, now_ms)
-        return ExpireResult(Completions(*done), oldest_ms, TreeCounts(*counts))
+        done, oldest_ms, counts, ages = self._table.expire(before_ms, now_ms, _AGES)
+        return ExpireResult(Completions(*done), oldest_ms, TreeCounts(*counts), tuple(ages.tolist()))
 
     def take(self, position: npt.NDArray[np.uint32], chunk: int) -> TreeEntries:
         """Return the entries at these positions, and note the chunk of the log, from 1, to which they go."""

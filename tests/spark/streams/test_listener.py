@@ -18,7 +18,7 @@ from acker.local.prometheus import RuntimeCollector
 from acker.observe.failures import FailureLog
 from acker.spark import AckerListener, batch_report
 from acker.spark.streams.listener import METRICS, shard_failures, shard_reports, sum_reports
-from acker.spark.streams.reports import FAILURES, SHARDS, MicroBatchReport, ShardFailure
+from acker.spark.streams.reports import AGES, FAILURES, SHARDS, MicroBatchReport, ShardFailure
 from acker.spark.streams.streams_view import SeenMicroBatch, StreamFigures, StreamsView
 from acker.ui import LivePage
 from tests.ui.fakes import ask
@@ -318,6 +318,24 @@ def test_the_page_lists_the_last_trees_that_were_not_acked_with_what_is_known_of
     assert shown["counted"] == 3 and len(shown["reasons"]) == 3
     assert [row["id"] for text in ("8", "b\u00e9", "9") for row in listener._view.find(text)] == ["8", "b\u00e9"]
     assert shard_failures(Event([], observed={"acker": {SHARDS: rows}}).progress) == [*first, *second]
+
+
+def test_the_page_shows_open_trees_by_age_as_of_the_last_rotation_of_each_shard():
+    def rows(*ages):
+        return [report(shard)._asdict() | {AGES: each} for shard, each in enumerate(ages)]
+
+    def shown():
+        (table,) = [each for each in listener._view.view()["tables"] if each["key"] == "ages"]
+        return table["rows"]
+
+    listener = AckerListener()
+    assert shown() == []
+    listener.onQueryProgress(Event([], 0, observed={"acker": {SHARDS: rows([3, 0, 1, 0, 0, 0, 0, 0], None)}}))
+    assert shown() == [["orders acker", 3, 0, 1, 0, 0, 0, 0, 0]]
+    listener.onQueryProgress(Event([], 1, observed={"acker": {SHARDS: rows(None, [1, 0, 0, 0, 0, 0, 0, 9])}}))
+    assert shown() == [["orders acker", 4, 0, 1, 0, 0, 0, 0, 9]]
+    listener.onQueryTerminated(Event([], 1))
+    assert shown() == []
 
 
 def test_the_headline_of_the_page_tells_the_last_micro_batch():

@@ -115,6 +115,15 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
     assert model.counts["rejected"] > 5 or high_water is None
 
 
+def test_open_trees_are_told_by_age_where_a_rotation_looks_at_them(cache):
+    store, rules = Store(), ShardRules(1, 2, Fraction(40_000))
+    told = []
+    for batch, (root, clock_ms) in enumerate([(7, 0), (8, 15_000), (9, 21_000), (10, 22_000)]):
+        blocks = blocks_of([Message(Kind.TRACK, root, 5, 1, 42)])
+        told.append(update(store, cache, "key", 0, ShardBatch(batch, blocks, clock_ms), rules)[2].ages)
+    assert told == [None, None, (1, 1, 1, 0, 0, 0, 0, 0), None]
+
+
 @pytest.mark.parametrize(("shards", "most"), [(1, 50), (100, 1)])
 def test_the_last_trees_that_were_not_acked_are_told_and_no_more_than_the_page_shows(cache, shards, most):
     roots = [root for root in range(4_000) if shard_of(np.array([root], np.int64), shards)[0] == 0][:30]
@@ -124,7 +133,7 @@ def test_the_last_trees_that_were_not_acked_are_told_and_no_more_than_the_page_s
         for kind in (Kind.TRACK, Kind.FAIL if root != roots[-1] else Kind.OK)
     ]
     batch = ShardBatch(0, blocks_of(messages, shards=shards), 0)
-    done, _, failures = update(Store(), cache, "key", 0, batch, ShardRules(shards, 2))
+    done, _, (failures, _) = update(Store(), cache, "key", 0, batch, ShardRules(shards, 2))
     assert len(done) == 30
     assert (
         failures

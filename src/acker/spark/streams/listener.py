@@ -18,9 +18,16 @@ from acker.observe.reasons import Reason, ReasonKind
 from acker.spark.options import DEFAULT_NAME
 from acker.spark.report_receiver import ReportReceiver
 from acker.spark.session_checks import is_classic
-from acker.spark.streams.reports import FAILURES, SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport, ShardFailure
+from acker.spark.streams.reports import AGES, FAILURES, SHARDS, SKIPPED, SKIPPED_SUFFIX, MicroBatchReport, ShardFailure
 from acker.spark.streams.stream_jobs import StreamJobs
-from acker.spark.streams.streams_view import BATCHES_MAX, SeenMicroBatch, ShardSkew, StreamFigures, StreamsView
+from acker.spark.streams.streams_view import (
+    BATCHES_MAX,
+    OpenTreeAges,
+    SeenMicroBatch,
+    ShardSkew,
+    StreamFigures,
+    StreamsView,
+)
 from acker.ui.opening import open_page
 from acker.ui.options import PageChoice, live_page_of
 
@@ -120,6 +127,12 @@ def shard_failures(progress: StreamingQueryProgress | None, name: str = DEFAULT_
     """Return the last trees that were not acked in a micro-batch, for whoever looks on: some of each shard."""
     rows = (row.get(FAILURES) or () for row in _rows_of_shards(progress).get(name, ()))
     return [ShardFailure(**_fields_of(each)) for of_shard in rows for each in of_shard]
+
+
+def shard_ages(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> dict[int, list[int]]:
+    """Return the open trees by age of the shards that had a rotation in a micro-batch, as `ShardDetails.ages`."""
+    rows = _rows_of_shards(progress).get(name, ())
+    return {row["shard"]: list(row[AGES]) for row in rows if row.get(AGES)}
 
 
 def skipped_files(progress: StreamingQueryProgress | None, name: str = DEFAULT_NAME) -> list[str]:
@@ -237,6 +250,7 @@ class _AckerTotals:
         self.batch: tuple[str, int] = ("", -1)  # run and batch id of the latest
         self.sums = dict.fromkeys((*MicroBatchReport._fields, SKIPPED), 0)
         self.latest: dict[int, MicroBatchReport] = {}  # by shard: one that receives nothing keeps its state
+        self.ages: dict[int, list[int]] = {}  # by shard, as of its last rotation
 
     def take(self, run_id: str, batch_id: int, reports: list[MicroBatchReport], skipped: int) -> bool:
         """Add a micro-batch, unless it was added before; return whether it was."""
@@ -302,7 +316,12 @@ class AckerListener(StreamingQueryListener):
             sums = {name: sum(acker.sums[name] for _, acker in ackers) for name in MicroBatchReport._fields}
             shards = [(query, name, report) for (query, name), acker in ackers for report in acker.latest.values()]
             batches = list(reversed(self._batches))
-        return StreamFigures(sums, shards, batches, self.metrics())
+            ages = [
+                OpenTreeAges(query, name, [sum(column) for column in zip(*acker.ages.values(), strict=True)])
+                for (query, name), acker in ackers
+                if acker.ages
+            ]
+        return StreamFigures(sums, shards, batches, self.metrics(), ages)
 
     @property
     def metric_specs(self) -> tuple[StreamMetric, ...]:
@@ -355,6 +374,7 @@ class AckerListener(StreamingQueryListener):
                 for acker in self._ackers.values():
                     if acker.batch[0] == str(event.runId):
                         acker.latest.clear()
+                        acker.ages.clear()
         except Exception:  # noqa: BLE001  A listener must not end a query.
             _log.exception("the end of a query was not noted")
 
@@ -375,6 +395,7 @@ class AckerListener(StreamingQueryListener):
                 acker = self._ackers.setdefault((query, name), _AckerTotals())
                 if not acker.take(progress["runId"], progress["batchId"], reports, len(skipped)):
                     continue
+                acker.ages.update(shard_ages(progress, name))
                 held = sum_reports(list(acker.latest.values()))
             self._record(query if name == DEFAULT_NAME else f"{query} {name}", shard_failures(progress, name))
             for text in skipped:

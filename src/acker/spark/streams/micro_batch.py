@@ -21,7 +21,7 @@ from acker.spark.blocks import decode_block_of, tracks_of
 from acker.spark.messages import describe_shared_ids
 from acker.spark.notes import Notes, is_note
 from acker.spark.pipelines.completions import PipelineCompletions
-from acker.spark.streams.reports import FAILURES_MAX, MicroBatchReport, ShardFailure
+from acker.spark.streams.reports import FAILURES_MAX, MicroBatchReport, ShardDetails, ShardFailure
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import (
     CHUNK_ROWS_MAX,
@@ -76,7 +76,7 @@ class ShardBatch(NamedTuple):
 
 def update(
     store: Store, cache: TableCache, key: str, shard: int, batch: ShardBatch, rules: ShardRules
-) -> tuple[Completions, MicroBatchReport, list[ShardFailure]]:
+) -> tuple[Completions, MicroBatchReport, ShardDetails]:
     """Apply one micro-batch to one shard and write its state.
 
     Parameters
@@ -92,7 +92,7 @@ def update(
 
     Returns
     -------
-    (Completions, MicroBatchReport, list of ShardFailure)
+    (Completions, MicroBatchReport, ShardDetails)
 
     Raises
     ------
@@ -115,7 +115,7 @@ def update(
         store.put(HEAD_KEY, encode_head(work.head))
         report = work.report(cached=cached, rebuilt=rebuilt)
     cache.put(key, work.head.token, table)
-    return completions, report, work.last_failures(completions)
+    return completions, report, ShardDetails(work.last_failures(completions), work.ages)
 
 
 def _first_head(shard: int, batch: ShardBatch, rules: ShardRules) -> Head:
@@ -183,7 +183,10 @@ def _rebuild(store: Store, cache: TableCache, head: Head) -> OpenTrees:
 
 
 class _MicroBatch:
-    """One micro-batch of one shard; after `run` `head` is the new head."""
+    """One micro-batch of one shard; after `run` `head` is the new head, and `ages` has the open trees by age.
+
+    They are counted where a rotation looks at each tree anyway; without one `ages` is None.
+    """
 
     def __init__(self, store: Store, table: OpenTrees, head: Head, rules: ShardRules) -> None:
         self.head = head
@@ -197,6 +200,7 @@ class _MicroBatch:
         self._chunks_cleaned = 0
         self._notes = Notes()
         self._texts: TextLog | None = None
+        self.ages: tuple[int, ...] | None = None
 
     def run(self, batch: ShardBatch) -> Completions:
         """Apply the messages, then let trees time out."""
@@ -299,6 +303,7 @@ class _MicroBatch:
         expired_ms = max(self._rules.expired_at(rotation), head.expired_ms)
         expired = self._table.expire(expired_ms, head.time_ms)
         self._counts = self._counts.plus(expired.counts)
+        self.ages = expired.ages
         self.head = head._replace(rotation=rotation, expired_ms=expired_ms, oldest_ms=expired.oldest_ms)
         return Completions.concat([completions, expired.completions])
 

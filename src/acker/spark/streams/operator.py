@@ -19,7 +19,6 @@ from acker.errors import CheckpointError
 from acker.spark.notes import Failed
 from acker.spark.pipelines.completions import PipelineCompletions
 from acker.spark.streams.micro_batch import ShardBatch, update
-from acker.spark.streams.reports import FAILURES
 from acker.spark.streams.state_format import HEAD_KEY, VARIABLE, decode_head
 from acker.spark.streams.table_cache import worker_cache
 from acker.spark.text_ids import text_type
@@ -133,12 +132,12 @@ class AckerProcessor(StatefulProcessor):
         batch = ShardBatch(int(context.getLocalProperty("streaming.sql.batchId") or -1), blocks, clock_ms)
         query = context.getLocalProperty("sql.streaming.queryId") or self._plan
         key = f"{query}-{self._name}-{shard}"
-        completions, report, failures = update(self._store, worker_cache(), key, shard, batch, self._rules)
+        completions, report, details = update(self._store, worker_cache(), key, shard, batch, self._rules)
         if self._rules.event_time:
             self._set_timer(report)
         if len(completions):
             yield frame_of(completions)
-        told = report._asdict() | {FAILURES: [each._asdict() for each in failures]}
+        told = report._asdict() | details.to_json()
         yield frame_of(self._no_completion, json.dumps(told))
 
     def _set_timer(self, report: MicroBatchReport) -> None:

@@ -20,7 +20,7 @@ from acker.spark.block_settlement import completions_ddl
 from acker.spark.notes import Failed
 from acker.spark.partition_keys import partition_key
 from acker.spark.session_checks import check_streaming_session, state_partitions
-from acker.spark.streams.reports import FAILURES, FAILURES_DDL, SHARDS, MicroBatchReport
+from acker.spark.streams.reports import AGES, AGES_DDL, FAILURES, FAILURES_DDL, SHARDS, MicroBatchReport
 from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.user_frames import user_stacklevel
 
@@ -151,5 +151,5 @@ def _ticks(session: SparkSession, shards: int) -> DataFrame:
 def _collect_reports() -> Column:
     """Return the reports of a micro-batch as an array of rows with names."""
     fields = [f"{field} bigint" for field in MicroBatchReport._fields]
-    schema = ", ".join([*fields, f"{FAILURES} {FAILURES_DDL}"])
+    schema = ", ".join([*fields, f"{FAILURES} {FAILURES_DDL}", f"{AGES} {AGES_DDL}"])
     return F.transform(F.collect_list("report"), lambda report: F.from_json(report, schema))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 # The field of an observation that holds the reports, one row a shard.
 SHARDS: Final = "shards"
@@ -41,6 +41,31 @@ class ShardFailure(NamedTuple):
     component: str | None = None
     reason: str | None = None
     attempt: int = 0
+
+
+# The field of a shard's row with its open trees by age.
+AGES: Final = "ages"
+AGES_DDL: Final = "array<bigint>"
+
+
+class ShardDetails(NamedTuple):
+    """What a shard tells of a micro-batch beside its report, for whoever looks on.
+
+    Attributes
+    ----------
+    failures : list of ShardFailure
+        The last trees that were not acked.
+    ages : tuple of int, or None
+        How many open trees are younger than each of `acker._engine.open_trees.AGES_MS`, and not younger than the one
+        before, and how many are older than all; as of a rotation, None if there was none in this micro-batch.
+    """
+
+    failures: list[ShardFailure]
+    ages: tuple[int, ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the shard's row."""
+        return {FAILURES: [each._asdict() for each in self.failures], AGES: self.ages}
 
 
 class MicroBatchReport(NamedTuple):

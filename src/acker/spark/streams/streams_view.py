@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import UserCall
@@ -24,6 +24,8 @@ _NOT_ACKED: Final = ("failed", "timed_out", "rejected")
 # How many micro-batches and shards are listed.
 BATCHES_MAX: Final = 50
 _SHARDS_MAX: Final = 200
+# The classes of `acker._engine.open_trees.AGES_MS`.
+_AGES: Final = ("Below 1 s", "10 s", "1 min", "10 min", "1 h", "6 h", "1 day", "Older")
 
 
 class ShardSkew(NamedTuple):
@@ -70,6 +72,14 @@ class SeenMicroBatch(NamedTuple):
     skew: ShardSkew | None = None
 
 
+class OpenTreeAges(NamedTuple):
+    """The open trees of an acker of a query by age, as `ShardDetails.ages`, of all shards together."""
+
+    query: str
+    acker: str
+    counts: Sequence[int]
+
+
 @dataclass(frozen=True)
 class StreamFigures:
     """The figures of a listener at one moment.
@@ -84,12 +94,14 @@ class StreamFigures:
         The last ones, newest first.
     metrics : dict
         As `AckerListener.metrics`.
+    ages : list of OpenTreeAges
     """
 
     sums: Mapping[str, int]
     shards: list[tuple[str, str, MicroBatchReport]]
     batches: list[SeenMicroBatch]
     metrics: Mapping[str, list[tuple[dict[str, str], float]]]
+    ages: list[OpenTreeAges] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the metrics as values for JSON."""
@@ -165,7 +177,7 @@ class StreamsView:
             charts=_charts(figures, totals),
             failures=self._failures.failures(),
             events=[],
-            tables=[_batches_table(figures), _shards_table(figures), tasks_table(told)],
+            tables=[_batches_table(figures), _ages_table(figures), _shards_table(figures), tasks_table(told)],
             actions=list(self.actions),
             log_level=log_level(),
         )
@@ -240,6 +252,13 @@ def _batches_table(figures: StreamFigures) -> dict[str, Any]:
     columns += [("Median of native work", "ms"), ("Slowest", "ms"), ("In shard", "")]
     empty = "None yet. A row comes when Spark has finished a micro-batch of a query with an acker."
     return table("batches", "Micro-batches", columns, rows, empty)
+
+
+def _ages_table(figures: StreamFigures) -> dict[str, Any]:
+    rows = [[f"{query} {acker}", *counts] for query, acker, counts in figures.ages]
+    classes = [(name, "") for name in _AGES]
+    empty = "None yet: a rotation counts them."
+    return table("ages", "Open trees by age, at the last rotation", [("Acker", None), *classes], rows, empty)
 
 
 def _shards_table(figures: StreamFigures) -> dict[str, Any]:
