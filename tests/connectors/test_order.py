@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -72,6 +73,11 @@ class World:
                 self.over.add(int(attempt.delivery.key))
             self.io_turn()
 
+    def interrupt(self, index):
+        """End work as Ctrl-C does in a program that goes on: the attempt does not count, and comes again."""
+        if self.open:
+            self.store.offer_again(self.open.pop(index % len(self.open)), "KeyboardInterrupt")
+
     def io_turn(self):
         for attempt in self.store.failed():
             if attempt.state == "given up":
@@ -104,6 +110,8 @@ class World:
                 self.end(number, Reason(ReasonKind.TIMED_OUT))
             case "reject":
                 self.end(number, Reason(ReasonKind.FAILED), is_final=True)
+            case "interrupt":
+                self.interrupt(number)
             case "retry":
                 self.store.retry_due(float("inf"))
             case "revoke":
@@ -114,12 +122,11 @@ class World:
                 self.store.accept([])
 
 
-OPS = ["deliver", "deliver", "take", "take", "ack", "fail", "time out", "reject", "retry", "revoke", "rebalance"]
+OPS = ["deliver", "deliver", "take", "take", "ack", "fail", "time out", "reject", "interrupt", "retry", "revoke"]
+REBALANCES = ["rebalance", "rebalanced"]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from([*OPS, "rebalanced"]), st.integers(0, 11)), max_size=80), st.sampled_from([1, 3])
-)
+@given(st.lists(st.tuples(st.sampled_from(OPS + REBALANCES), st.integers(0, 11)), max_size=80), st.sampled_from([1, 3]))
 def test_messages_of_a_key_are_handed_out_in_order_through_failures_timeouts_and_rebalances(ops, attempts_max):
     world = World(attempts_max)
     for op, number in ops:
@@ -322,6 +329,29 @@ def test_a_key_that_is_stuck_is_named_with_what_waits_for_it():
         assert "37 messages wait for key 'K'" in consumer.oldest().text()
         assert "37 messages wait for key" in consumer.oldest()._repr_html_()
         message.ack()
+
+
+def test_a_timeout_around_the_block_of_a_message_leaves_its_key_to_the_next_one():
+    broker = MemoryBroker()
+    broker.publish([b"1", b"2", b"3"], {"customer": "a"})
+    handed_out = []
+
+    async def work(message):
+        with message:
+            handed_out.append(message.value)
+            if len(handed_out) == 1:
+                await asyncio.get_running_loop().create_future()
+
+    async def main():
+        async with Consumer(MemorySource(broker), key="customer") as consumer:
+            messages = consumer.aiter()
+            for _ in range(4):
+                message = await asyncio.wait_for(anext(messages), LONG)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(work(message), 0.1 if not handed_out else LONG)
+
+    asyncio.run(main())
+    assert handed_out == [b"1", b"1", b"2", b"3"]  # the first attempt does not count, and comes again
 
 
 def test_a_message_whose_key_cannot_be_told_is_a_dead_letter(tmp_path):

@@ -430,6 +430,7 @@ class MessageStore:
         self._end(attempt)
         again = self._add(attempt.delivery, attempt.number, attempt.tries, "ready")
         again.went_back = True
+        again.lane = attempt.lane
         self._offer(again)
         self._notify()
 
