@@ -781,6 +781,34 @@ def test_definitions_are_checked():
         topology(NoType, KeepRows).graph()
 
 
+def test_a_spout_may_write_to_an_array_again_once_it_is_emitted():
+    class Reuses(ReliableSpout):
+        outputs = {"n": pa.int64()}
+        numbers, ids, emitted = np.zeros(3, np.int64), np.zeros(3, np.int64), 0
+
+        def next_tuple(self):
+            self.numbers[:] = self.ids[:] = np.arange(3) + self.emitted
+            self.emit_batch({"n": self.numbers}, tup_ids=self.ids)
+            self.emitted += 3
+            if self.emitted == 9:
+                self.finish()
+
+        def ack(self, tup_id):
+            Seen.acked.append(tup_id)
+
+    class Read(ArrowBolt):
+        def process_rows(self, batch):
+            Seen.rows += batch["n"].to_pylist()
+
+    class Reused(Topology):
+        config = {"topology.max.spout.pending": 100}
+        reuses = Reuses.spec()
+        read = Read.spec(inputs=[reuses])
+
+    run(Reused)
+    assert sorted(Seen.rows) == sorted(Seen.acked) == list(range(9))
+
+
 def test_other_threads_cannot_emit_batches():
     import threading
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from acker._flow import Outlet, rows_by_task
 from acker.errors import AckerError, ArgumentTypeError, TopologyError
-from acker.topology.arrow_columns import array_of, one_batch, table_of
+from acker.topology.arrow_columns import array_of, one_batch, owned, table_of
 from acker.topology.column_hash import stable_hash_column
 from acker.topology.streams import Stream
 from acker.topology.tuples import TupleSource
@@ -181,7 +181,7 @@ class BatchRoute:
         for name, values in columns.items():
             try:
                 is_column = isinstance(values, (pa.Array, pa.ChunkedArray))
-                found[name] = values if is_column else array_of(values, self._types.get(name), name)
+                found[name] = values if is_column else array_of(owned(values), self._types.get(name), name)
             except (AckerError, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 expected = self._types.get(name)
                 self._refuse(f"field {name!r}{'' if expected is None else f', which is {expected}'}: {error}")

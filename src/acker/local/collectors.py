@@ -34,6 +34,7 @@ from acker.observe.failures import FailureLog
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind, reason_line, reason_text
 from acker.topology.anchors import Int64s
+from acker.topology.arrow_columns import owned
 from acker.topology.methods import refuse_unrun
 from acker.topology.replays import ReplayBatch, ReplayEntry
 from acker.topology.spout import ReliableSpout, Spout
@@ -372,7 +373,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         import pyarrow as pa
 
         try:
-            ids = tup_ids if isinstance(tup_ids, pa.Array | pa.ChunkedArray) else pa.array(tup_ids)
+            ids = tup_ids if isinstance(tup_ids, pa.Array | pa.ChunkedArray) else pa.array(owned(tup_ids))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise TopologyError(f"{self.component}: tup_ids: {error}") from None
         if isinstance(ids, pa.ChunkedArray):

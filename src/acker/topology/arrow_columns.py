@@ -27,6 +27,11 @@ def array_of(values: Any, kind: pa.DataType | None, name: str) -> pa.Array[Any]:
     return column
 
 
+def owned(values: Any) -> Any:
+    """Return values that their caller may change afterwards: Arrow takes over the memory of NumPy and pandas."""
+    return values.copy() if hasattr(values, "__array__") and hasattr(values, "copy") else values
+
+
 def _refuse_fractions(values: list[Any], kind: pa.DataType, name: str) -> None:
     """Raise for the first number that has a fraction where the type has integers, also within lists and structs."""
     import pyarrow as pa
