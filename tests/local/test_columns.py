@@ -781,6 +781,51 @@ def test_definitions_are_checked():
         topology(NoType, KeepRows).graph()
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**60, 1, 2], pa.timestamp("us")),
+        pa.array([b"\xff", b"a", b"b"]).view(pa.string()),
+    ],
+    ids=["timestamp", "string"],
+)
+@pytest.mark.parametrize("reader", ["bolt", "arrow"])
+def test_a_value_that_python_cannot_hold_fails_its_row_alone(column, reader):
+    class Far(ReliableSpout):
+        outputs = {"x": column.type}
+        attempts_max = 1
+
+        def next_tuple(self):
+            self.emit_batch({"x": column}, tup_ids=[0, 1, 2])
+            self.finish()
+
+        def ack(self, tup_id):
+            Seen.acked.append(tup_id)
+
+        def dead_letter(self, tup_id, values, reason):
+            Seen.failed.append((tup_id, type(values[0]), reason))
+
+    class Read(Bolt):
+        def process(self, tup):
+            assert tup.x is not None
+
+    class Fails(ArrowBolt):
+        def process_rows(self, batch):
+            if batch["x"][0].equals(column[0]):
+                raise ValueError("too far")
+
+    class Topo(Topology):
+        far = Far.spec()
+        read = (Read if reader == "bolt" else Fails).spec(inputs=[far])
+
+    run(Topo)
+    assert sorted(Seen.acked) == [1, 2]
+    [(tup_id, kind, reason)] = Seen.failed
+    assert (tup_id, reason.component) == (0, "read")
+    assert issubclass(kind, pa.Array)
+    assert f"'x' is {column.type}" in reason.exception or reader == "arrow"
+
+
 def test_a_spout_may_write_to_an_array_again_once_it_is_emitted():
     class Reuses(ReliableSpout):
         outputs = {"n": pa.int64()}

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from acker.topology.tuple_batch import values_of
+
 
 @dataclass(slots=True)
 class ReplayEntry:
@@ -61,7 +63,7 @@ class ReplayBatch:
 
     def entry(self, row: int) -> ReplayEntry:
         """Return one row as the entry of a tuple."""
-        values = tuple(column[row].as_py() for column in self.columns.columns)
+        values = tuple(values_of(column.slice(row, 1))[0][0] for column in self.columns.columns)
         return ReplayEntry(values, self.stream, self.direct_task, self.attempt, self.due_ms, self.counted)
 
     def kept(self) -> list[tuple[Hashable, ReplayEntry]]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acker._flow import pack_deliveries, unpack_deliveries
+from acker.observe.reasons import reason_text
 from acker.topology.anchors import Anchors, unanchored
 from acker.topology.tuples import Tuple, TupleSource
 
@@ -32,9 +33,14 @@ class TupleBatch:
         Row i belongs to the trees from starts[i] up to starts[i + 1]. None: each row belongs to one tree.
     tuples : list of Tuple, optional
         The rows as tuples, if they came as such.
+
+    Attributes
+    ----------
+    misfits : dict
+        The rows with a value that no object of Python can hold, and why; known once `tuples` was called.
     """
 
-    __slots__ = ("_tuples", "columns", "root_ids", "source", "starts", "tuple_ids")
+    __slots__ = ("_tuples", "columns", "misfits", "root_ids", "source", "starts", "tuple_ids")
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class TupleBatch:
         self.tuple_ids = tuple_ids
         self.starts = starts
         self._tuples = tuples
+        self.misfits: dict[int, str] = {}
 
     @classmethod
     def of_anchors(
@@ -112,7 +119,11 @@ class TupleBatch:
                 list(zip(self.root_ids.tolist(), self.tuple_ids.tolist(), strict=True)),
             )
             others = {row: dict(pairs[bounds[row] : bounds[row + 1]]) for row in range(rows)}
-        columns = [column.to_pylist() for column in self.columns.columns]
+        columns = []
+        for name, column in zip(self.source.fields, self.columns.columns, strict=True):
+            values, errors = values_of(column)
+            columns.append(values)
+            self.misfits |= {row: f"{name!r} is {column.type}: {text}" for row, text in errors.items()}
         if not columns:  # a stream without fields
             return [self.source.tuple_type((), self.source, ids) for ids in self._ids_of_rows()]
         made: list[Tuple] = unpack_deliveries(self.source, columns, root_ids, tuple_ids, others, frozenset())
@@ -123,6 +134,25 @@ class TupleBatch:
         bounds, pairs = anchors.starts.tolist(), zip(anchors.root_id.tolist(), anchors.tuple_id.tolist(), strict=True)
         ordered = list(pairs)
         return [dict(ordered[bounds[row] : bounds[row + 1]]) for row in range(len(self))]
+
+
+def values_of(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
+    """Return a column as objects of Python, and why rows have none: a year beyond 9999, or text that is not UTF-8.
+
+    In place of such a value the list has a column of this row alone.
+    """
+    try:
+        return column.to_pylist(), {}
+    except Exception:  # noqa: BLE001  What the types of Python and the packages of time zones raise.
+        values: list[Any] = []
+        errors: dict[int, str] = {}
+        for row in range(len(column)):
+            try:
+                values.append(column[row].as_py())
+            except Exception as error:  # noqa: BLE001  As above.
+                values.append(column.slice(row, 1))
+                errors[row] = reason_text(error)
+        return values, errors
 
 
 def rows_of(items: Sequence[Any]) -> list[Tuple]:

@@ -16,7 +16,7 @@ from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.arrow_columns import array_of
 from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
 from acker.topology.stateful import StatefulBolt
-from acker.topology.tuple_batch import TupleBatch, unpack
+from acker.topology.tuple_batch import TupleBatch, unpack, values_of
 from acker.topology.tuples import Tuple
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ArrowBoltTask(BoltTask):
         """Process tuples of one stream as a batch; those that do not fit its types fail."""
         rows = self._as_rows(tuples)
         if rows.misfits:
-            self._fail_misfits(rows.misfits)
+            self.fail_misfits(rows.misfits)
         if rows.batch is not None:
             self.process_batch(rows.batch)
 
@@ -133,16 +133,6 @@ class ArrowBoltTask(BoltTask):
         kept_tuples = [tuples[row] for row in kept.tolist()]
         rows = TupleBatch.of_anchors(source, batch.take(kept), anchors.take(kept), kept_tuples)
         return _Rows(rows, told)
-
-    def _fail_misfits(self, misfits: list[tuple[Tuple, str]]) -> None:
-        collector = self.collector
-        for tup, text in misfits:
-            tup._owner = collector
-            collector.executed += 1
-            collector.fail_unless_settled(tup, Reason(ReasonKind.FAILED, collector.component, collector.task, text))
-        self.log_exception(
-            f"failed {len(misfits):,} tuples, the first of them {misfits[0][0]!r}: {misfits[0][1]}", None
-        )
 
 
 class ArrowBoltExecutor(BoltExecutor):
@@ -282,7 +272,8 @@ def _first_type(values: list[Any], errors: tuple[type[Exception], ...]) -> pa.Da
 def _text_of(batch: TupleBatch, row: int) -> str:
     """Return a row as text of limited length."""
     values = {
-        name: column[row].as_py() for name, column in zip(batch.source.fields, batch.columns.columns, strict=True)
+        name: values_of(column.slice(row, 1))[0][0]
+        for name, column in zip(batch.source.fields, batch.columns.columns, strict=True)
     }
     text = f"{values!r} of {batch.source.component!r}, stream {batch.source.stream!r}"
     return text if len(text) <= 300 else f"{text[:299]}\N{HORIZONTAL ELLIPSIS}"

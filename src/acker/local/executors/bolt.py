@@ -14,6 +14,7 @@ from acker.local.executors.base import ComponentExecutor, Mode
 from acker.local.executors.state_gate import StateGate
 from acker.local.executors.task import ComponentTask, name_origin
 from acker.local.queues import Queue, TupleQueue
+from acker.observe.reasons import Reason, ReasonKind
 from acker.topology.bolt import Bolt
 from acker.topology.state import KeyValueState
 from acker.topology.tuple_batch import TupleBatch, rows_of
@@ -146,6 +147,17 @@ class BoltTask(ComponentTask):
         failed = self.collector.fail_unless_settled(tup, error)
         self.log_exception(f"{'failed' if failed else 'raised after it had acked or failed'} {tup!r}", error)
 
+    def fail_misfits(self, misfits: list[tuple[Tuple, str]]) -> None:
+        """Fail tuples whose values do not fit the other form of rows, each with its reason."""
+        collector = self.collector
+        for tup, text in misfits:
+            tup._owner = collector
+            collector.executed += 1
+            collector.fail_unless_settled(tup, Reason(ReasonKind.FAILED, collector.component, collector.task, text))
+        self.log_exception(
+            f"failed {len(misfits):,} tuples, the first of them {misfits[0][0]!r}: {misfits[0][1]}", None
+        )
+
     def log_exception(self, what: str, error: BaseException | None) -> None:
         """Log an exception of the component, and what it did to which tuples."""
         collector = self.collector
@@ -264,10 +276,25 @@ class BoltExecutor(ComponentExecutor):
 
     def _take_chunk(self) -> tuple[int, list[Tuple]] | None:
         """Return the oldest chunk, a batch as tuples."""
-        chunk = self.inbox.take()
-        if chunk is not None and type(chunk[1]) is TupleBatch:
-            return chunk[0], chunk[1].tuples()
-        return chunk
+        while (chunk := self.inbox.take()) is not None:
+            index, item = chunk
+            if type(item) is not TupleBatch:
+                return chunk
+            tuples = item.tuples()
+            if item.misfits:
+                tuples = self._without_misfits(index, item)
+            if tuples:
+                return index, tuples
+        return None
+
+    def _without_misfits(self, index: int, batch: TupleBatch) -> list[Tuple]:
+        """Fail the rows with a value that no object of Python can hold; return the others."""
+        tuples, source = batch.tuples(), batch.source
+        where = f"field of a row of {source.component!r}, stream {source.stream!r}"
+        self.tasks[index].fail_misfits([(tuples[row], f"{where}: {text}") for row, text in batch.misfits.items()])
+        self.flush()  # before they cease to count, as after a step
+        self.inbox.done(len(batch.misfits))
+        return [tup for row, tup in enumerate(tuples) if row not in batch.misfits]
 
     def in_work(self) -> Iterator[tuple[BoltTask, list[Tuple]]]:
         """Yield the rows of batches that are being processed. Any thread may call it."""
