@@ -22,7 +22,6 @@ from acker._engine.protocol import (
     encode_tuple_id,
     parse_tuple_id,
 )
-from acker._engine.reference import ReferenceAcker
 from acker._engine.sharded import ShardedAcker
 from acker._engine.tuple_tree import Anchoring, Tracking, TupleTree
 from acker.errors import (
@@ -56,6 +55,8 @@ from acker.errors import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from acker._engine.reference import ReferenceAcker
 
     MESSAGE_SCHEMA: pa.Schema
     COMPLETION_SCHEMA: pa.Schema
@@ -111,6 +112,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    # Tests use the reference; programs do without it.
+    if name == "ReferenceAcker":
+        from acker._engine.reference import ReferenceAcker
+
+        return ReferenceAcker
     # The schemas need pyarrow, which is imported when somebody first asks for one.
     if name in ("MESSAGE_SCHEMA", "COMPLETION_SCHEMA"):
         return getattr(schemas, name)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-MODULES_MAX = 52
+MODULES_MAX = 50
 CLIENTS = {
     "kafka": "confluent_kafka",
     "nats": "nats",
