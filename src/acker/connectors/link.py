@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from acker.errors import ConnectionLostError
 
 Client = TypeVar("Client")
+
+
+@dataclass(frozen=True, repr=False)
+class ServerAddress:
+    """Where a server is and how to connect to it, as the user said. Both may hold secrets, so its repr has neither."""
+
+    server: Any
+    options: Mapping[str, Any]
 
 
 class Secrets:

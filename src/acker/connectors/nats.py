@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from acker.connectors.headers import header_text
 from acker.connectors.leases import Leases, check_lease_secs
-from acker.connectors.link import Secrets
+from acker.connectors.link import Secrets, ServerAddress
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.connectors.stored_messages import StoredMessages
@@ -100,7 +100,7 @@ class JetStream(Source):
         **options: Any,
     ) -> None:
         self._stream, self._durable, self._subject = stream, durable, subject
-        self._servers, self._options = servers, options
+        self._address = ServerAddress(servers, options)
         self.name = f"JetStream stream {stream!r}, consumer {durable!r}"
         self.lease_secs: float = check_lease_secs(lease_secs)
         self._link = _NATSLink(self.name, servers, options)
@@ -358,7 +358,8 @@ class JetStream(Source):
     def publisher(self) -> JetStreamPublisher:
         """Return a publisher to this stream, for messages that name their subject."""
         subject = self._subject or self._stream
-        return JetStreamPublisher(self._servers, subject=subject, stream=self._stream, **self._options)
+        to = self._address
+        return JetStreamPublisher(to.server, subject=subject, stream=self._stream, **to.options)
 
 
 class JetStreamPublisher(Publisher):
@@ -390,7 +391,7 @@ class JetStreamPublisher(Publisher):
         **options: Any,
     ) -> None:
         self._subject, self._stream, self._answer_secs = subject, stream, answer_secs
-        self._servers, self._options = servers, options
+        self._address = ServerAddress(servers, options)
         super().__init__(f"JetStream subject {subject!r}")
         self._link = _NATSLink(self.name, servers, options)
 
@@ -428,7 +429,7 @@ class JetStreamPublisher(Publisher):
 
     def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
         """Return a source of all messages of the subject, without a consumer at the server. An ack deletes one."""
-        return SubjectMessages(self._servers, self._subject, self._stream, self._options)
+        return SubjectMessages(self._address.server, self._subject, self._stream, self._address.options)
 
     def disconnect(self) -> None:
         """Disconnect."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from acker.connectors.headers import header_json
 from acker.connectors.leases import Leases, check_lease_secs, owner_name
-from acker.connectors.link import Link
+from acker.connectors.link import Link, ServerAddress
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.connectors.stored_messages import StoredMessages
@@ -169,7 +169,7 @@ class PostgreSQL(Source):
         self.lease_secs: float = check_lease_secs(lease_secs)
         self.wait_secs_max = self._poll_secs = poll_secs
         self._table, self._create = table, create
-        self._conninfo, self._options = conninfo, options
+        self._address = ServerAddress(conninfo, options)
         self._settle = _KEEP if keep_done else _DELETE
         self._owner = owner_name()
         self._link = _SQLLink(self.name, conninfo, options, min(lease_secs / 2, _ANSWER_SECS_MAX))
@@ -309,7 +309,7 @@ class PostgreSQL(Source):
 
     def publisher(self) -> PostgreSQLPublisher:
         """Return a publisher to this table."""
-        return PostgreSQLPublisher(self._conninfo, table=self._table, **self._options)
+        return PostgreSQLPublisher(self._address.server, table=self._table, **self._address.options)
 
     def close(self) -> None:
         """Disconnect. The rows stay claimed until their leases end."""
@@ -333,7 +333,7 @@ class PostgreSQLPublisher(Publisher):
     def __init__(self, conninfo: str = "", *, table: str = _TABLE, create: bool = False, **options: Any) -> None:
         super().__init__(f"PostgreSQL table {table!r}")
         self._table, self._create = table, create
-        self._conninfo, self._options = conninfo, options
+        self._address = ServerAddress(conninfo, options)
         self._link = _SQLLink(self.name, conninfo, options, _ANSWER_SECS_MAX)
 
     def connect(self) -> None:
@@ -372,7 +372,7 @@ class PostgreSQLPublisher(Publisher):
 
     def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
         """Return a source of all rows of the table that are neither done nor dead. An ack deletes one."""
-        return TableRows(self._conninfo, self._table, self._options)
+        return TableRows(self._address.server, self._table, self._address.options)
 
     def disconnect(self) -> None:
         """Disconnect."""

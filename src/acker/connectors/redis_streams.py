@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from acker.connectors.headers import header_text
 from acker.connectors.leases import Leases, check_lease_secs, owner_name
-from acker.connectors.link import Link
+from acker.connectors.link import Link, ServerAddress
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.connectors.stored_messages import StoredMessages
@@ -178,7 +178,7 @@ class RedisStreams(Source):
         if not self._streams:
             raise ArgumentValueError("stream= names no stream")
         self._group, self._start, self._field = group, start, field
-        self._server, self._options = server, options
+        self._address = ServerAddress(server, options)
         self._wanted = None if field is None else field.encode()
         self._consumer = consumer or owner_name()
         named = ", ".join(map(repr, self._streams))
@@ -391,7 +391,8 @@ class RedisStreams(Source):
             raise ArgumentValueError(
                 f"{self.name}: field is None, and no publisher writes such entries; give one by to="
             )
-        return RedisStreamsPublisher(self._server, stream=self._streams[0], field=self._field, **self._options)
+        to = self._address
+        return RedisStreamsPublisher(to.server, stream=self._streams[0], field=self._field, **to.options)
 
 
 class _EntryLeases(Leases[tuple[str, bytes]]):
@@ -566,7 +567,7 @@ class RedisStreamsPublisher(Publisher):
         **options: Any,
     ) -> None:
         self._stream, self._field = stream, field
-        self._server, self._options = server, options
+        self._address = ServerAddress(server, options)
         self._trim = () if maxlen is None else ("MAXLEN", "~", str(maxlen))
         self._replicas, self._wait = replicas, ("WAIT", str(replicas), str(int(replicas_secs * 1000)))
         super().__init__(f"Redis stream {stream!r}")
@@ -610,7 +611,7 @@ class RedisStreamsPublisher(Publisher):
 
     def reader(self, *, lease_secs: float = 60.0) -> Source:  # noqa: ARG002
         """Return a source of all entries of the stream, whatever groups have done with them. An ack deletes one."""
-        return StreamEntries(self._server, self._stream, self._field, self._options)
+        return StreamEntries(self._address.server, self._stream, self._field, self._address.options)
 
     def disconnect(self) -> None:
         """Disconnect."""

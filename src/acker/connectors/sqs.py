@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from acker.connectors.headers import header_json
 from acker.connectors.leases import Leases
-from acker.connectors.link import Link
+from acker.connectors.link import Link, ServerAddress
 from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
@@ -99,7 +99,7 @@ class SQS(Source):
     def __init__(self, queue_url: str, *, lease_secs: float = 60.0, **options: Any) -> None:
         if not 1 <= lease_secs <= _LEASE_SECS_MAX:
             raise ArgumentValueError(f"lease_secs must be 1 to {_LEASE_SECS_MAX}, not {lease_secs}")
-        self._url, self._options = queue_url, options
+        self._address = ServerAddress(queue_url, options)
         self._queue = queue_url.rpartition("/")[2]
         self.keeps_order = self._queue.endswith(".fifo")
         self.name = f"SQS queue {self._queue!r}"
@@ -260,7 +260,7 @@ class SQS(Source):
 
     def publisher(self) -> SQSPublisher:
         """Return a publisher to this queue."""
-        return SQSPublisher(self._url, **self._options)
+        return SQSPublisher(self._address.server, **self._address.options)
 
 
 class _Refusal:
@@ -293,7 +293,7 @@ class SQSPublisher(Publisher):
     """
 
     def __init__(self, queue_url: str, *, batch_bytes_max: int = _BATCH_BYTES_MAX, **options: Any) -> None:
-        self._url, self._bytes_max, self._options = queue_url, batch_bytes_max, options
+        self._address, self._bytes_max = ServerAddress(queue_url, options), batch_bytes_max
         super().__init__(f"SQS queue {queue_url.rpartition('/')[2]!r}")
         self._link = _SQSLink(self.name, queue_url, options)
 
@@ -312,9 +312,9 @@ class SQSPublisher(Publisher):
     def _batches(self, messages: Sequence[Outgoing]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield URLs and the entries of one call each; the id of an entry is the number of its message."""
         entries: list[dict[str, Any]] = []
-        size, url = 0, self._url
+        size, url = 0, self._address.server
         for number, message in enumerate(messages):
-            to = message.to or self._url
+            to = message.to or self._address.server
             entry = {"Id": str(number), **_entry_of(message, is_fifo=to.endswith(".fifo"))}
             entry_size = _size_of(entry)
             if entries and (len(entries) == _BATCH or size + entry_size > self._bytes_max or to != url):
@@ -338,7 +338,7 @@ class SQSPublisher(Publisher):
 
     def reader(self, *, lease_secs: float = 60.0) -> SQS:
         """Return a source of this queue. What it receives, nobody else sees until it is given back."""
-        return SQS(self._url, lease_secs=lease_secs, **self._options)
+        return SQS(self._address.server, lease_secs=lease_secs, **self._address.options)
 
     def disconnect(self) -> None:
         """Disconnect."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from acker.connectors.kafka.assignments import Assignment, KafkaStats
 from acker.connectors.kafka.client import KafkaFaults, check_config, for_producer, is_true, names_of
 from acker.connectors.kafka.membership import Membership, MembershipOptions
+from acker.connectors.link import ServerAddress
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.errors import (
     AckerError,
@@ -86,7 +87,7 @@ class Kafka(Source):
                 f"rebalance_secs: expected 0 to less than 'max.poll.interval.ms' ({poll_secs:g} s), got"
                 f" {rebalance_secs!r}: the group would take this consumer for dead"
             )
-        self._config, self._topics = dict(config), names
+        self._address, self._topics = ServerAddress(names, dict(config)), names
         self.name = f"Kafka {names_of(names)}, group {settings['group.id']!r}"
         self._faults = KafkaFaults(self.name, settings)
         settings.setdefault("logger", self._faults)
@@ -145,7 +146,7 @@ class Kafka(Source):
         """Return a publisher to the first of these topics, with the same configuration."""
         # By name: the publisher's module needs this one for its reader.
         made = importlib.import_module("acker.connectors.kafka.publisher").KafkaPublisher
-        return made(for_producer(self._config), self._topics[0], connect_secs=self._options.connect_secs)
+        return made(for_producer(self._address.options), self._topics[0], connect_secs=self._options.connect_secs)
 
     def wake(self) -> None:
         """End a wait of `poll` with a `limit` of 0; waits of the client itself cannot be ended."""
