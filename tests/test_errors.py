@@ -15,6 +15,7 @@ NOT_EXPORTED = {
     "SetupError": "the command line turns it into one sentence and exit code 4",
     "UsageError": "the command line turns it into one sentence and exit code 2",
     "_NoModuleError": "a UsageError",
+    "_NotFirstError": "a RuntimeStateError that Dramatiq passes on",
 }
 
 

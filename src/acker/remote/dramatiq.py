@@ -54,11 +54,11 @@ def install(broker: dramatiq.Broker, replies: Replies, *, unattributed: str = "r
     vars(broker)[_SENDER] = _MessageSender(broker.enqueue, runs, ends)
 
 
-class _NotFirstError(MiddlewareError, RuntimeStateError):  # type: ignore[misc]
+class _NotFirstError(MiddlewareError, RuntimeStateError):
     """An error that Dramatiq does not swallow."""
 
 
-class _Ends(Middleware):  # type: ignore[misc]
+class _Ends(Middleware):
     """The messages that run in this process, and how they end.
 
     It is the first one: so it begins before all others, and knows the end after all of them, when retries, pipelines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from acker.errors import ArgumentTypeError, exception_text
 from acker.remote.jobs import Part
@@ -19,7 +19,7 @@ __all__ = ["Job"]
 _META: Final = "acker"
 
 
-class Job(rq.job.Job):  # type: ignore[misc]
+class Job(rq.job.Job):
     """A job of RQ that the message of a consumer awaits, and what it enqueues as well.
 
     Derive from it, say where to report, and give the class to queues, where messages are consumed and in jobs, and to
@@ -57,7 +57,7 @@ class Job(rq.job.Job):  # type: ignore[misc]
         """Make a job, with a token if somebody awaits it."""
         if not hasattr(cls, "replies"):
             raise ArgumentTypeError("acker.remote.rq.Job has no replies: derive a class from it that has")
-        made: Job = super().create(*args, **options)
+        made = cast("Job", super().create(*args, **options))
         name = made.func_name or "a job"
         old = made._token
         made._sent_by = cls._runs.sender(name, is_awaited=old is not None)
