@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from acker.errors import RuntimeStateError, TopologyError
+from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError
 from acker.local import Hook, LocalRuntime, run
 from acker.observe.reasons import ReasonKind
 from acker.testing import Scheduler, complete_topology
@@ -24,6 +24,7 @@ from acker.topology import (
     Topology,
     stable_hash,
 )
+from acker.topology.arrow_columns import read_parents
 
 ROWS = 60
 GROUPINGS = {
@@ -779,6 +780,30 @@ def test_definitions_are_checked():
         TopologyError, match=r"field 'word' has a type of Arrow such as pyarrow.string\(\), got <class 'str'>"
     ):
         topology(NoType, KeepRows).graph()
+
+
+@pytest.mark.parametrize("as_array", [np.array, pa.array, lambda values: pa.chunked_array([values])])
+def test_reasons_may_be_a_column(as_array):
+    class Fails(ArrowBolt):
+        def process_rows(self, batch):
+            self.fail_rows([0, 1], as_array(["zero", "one"]))
+
+    class Two(Words):
+        rows = 2
+
+        def fail(self, tup_id, reason):
+            Seen.failed.append(reason.exception)
+
+    drain(Two, Fails, par=1)
+    assert sorted(Seen.failed) == ["one", "zero"]
+
+
+def test_parents_may_be_a_matrix():
+    pairs = read_parents(np.array([[0, 1], [2, 2]]), 2, 3)
+    assert pairs.output.tolist() == [0, 0, 1, 1]
+    assert pairs.row.tolist() == [0, 1, 2, 2]
+    with pytest.raises(ArgumentTypeError, match="expected integers or lists of them"):
+        read_parents(np.zeros((2, 1, 1), np.int64), 2, 3)
 
 
 @pytest.mark.parametrize(

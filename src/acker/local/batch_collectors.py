@@ -156,6 +156,8 @@ class ArrowBoltCollector(LocalBoltCollector):
         self._check_thread("fail_rows")
         if self._call is None:
             raise TopologyError(f"{self.component}: fail_rows outside of process_rows")
+        if hasattr(reason, "__array__"):  # a column is no Sequence
+            reason = np.asarray(reason).tolist()
         if not isinstance(reason, Sequence) or isinstance(reason, str):
             reason = self._reason_of(reason)
         else:

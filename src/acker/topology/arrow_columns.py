@@ -105,7 +105,7 @@ def read_parents(parents: Any, outputs: int, inputs: int, what: str = "parent") 
         Names the parents in errors.
     """
     output, row = _pairs_of(parents, outputs, what)
-    if row.size and row.dtype.kind not in "iu":
+    if row.size and (row.dtype.kind not in "iu" or row.ndim != 1):
         raise ArgumentTypeError(f"{what}: expected integers or lists of them, got {row.dtype}")
     row = row.astype(np.int64)
     bad = np.flatnonzero((row < 0) | (row >= inputs))
@@ -123,7 +123,7 @@ def _pairs_of(parents: Any, outputs: int, what: str) -> tuple[Any, Any]:
             parents = parents.to_pylist()
         else:
             parents = parents.to_numpy()
-    if not isinstance(parents, np.ndarray):
+    if not isinstance(parents, np.ndarray) or parents.ndim > 1 or parents.dtype == object:
         parents = list(parents)
     if len(parents) != outputs:
         raise ArgumentValueError(f"{what}: expected one entry for each of {outputs} output rows, got {len(parents)}")
