@@ -88,6 +88,28 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == ["letters"]
 
 
+def test_a_retry_that_cannot_drop_says_that_letters_are_there_twice(tmp_path, monkeypatch):
+    path, target = tmp_path / "letters", MemoryPublisher()
+    written(path, b"lamp", b"desk", b"rug")
+
+    def refuse(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(SourceError, match=r"^2 letters were published again and not dropped.* twice: .*No space left"):
+        DeadLetters(DeadLetterFile(path)).retry(lambda letter: letter.value != b"rug", to=target)
+    assert [each.value for each in target.published] == [b"lamp", b"desk"]
+    assert values(path) == ["lamp", "desk", "rug"]
+
+
+def test_a_line_that_is_nested_too_deep_hides_no_letter(tmp_path, caplog):
+    path = tmp_path / "letters"
+    path.write_bytes(b"[" * 200_000 + b"\n" + b'{"value": "lamp", "headers": {}}\n')
+    report = DeadLetters(DeadLetterFile(path)).find()
+    assert [letter.value for letter in report.letters] == [b"lamp"]
+    assert "line 1: no dead letter" in caplog.text
+
+
 def test_lines_that_are_no_letters_stay_and_are_named(tmp_path, caplog):
     path = tmp_path / "letters"
     odd, torn = b'no json\n{"value": 7, "headers": {}}\n', b'{"value": '
@@ -155,7 +177,9 @@ def test_a_letter_says_what_its_headers_say_and_keeps_those_of_the_message():
     assert found.time.isoformat() == "2026-11-25T12:00:00.123000+00:00"
 
 
-@pytest.mark.parametrize("headers", [{}, {"acker-attempts": "many", "acker-time": "noon"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"acker-attempts": "many", "acker-time": "noon"}, {"acker-attempts": "9" * 5000}]
+)
 def test_a_letter_of_somebody_else_has_no_age_and_no_reason(headers):
     found = letter(headers)
     assert (found.reason, found.attempts, found.time, found.age_secs(), found.to) == ("", None, None, None, None)

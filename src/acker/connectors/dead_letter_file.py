@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import errno
 import fcntl
@@ -189,7 +188,7 @@ class FileLetters(StoredMessages):
                 row = json.loads(line)
                 value = base64.b64decode(row["value_base64"]) if "value_base64" in row else row["value"].encode()
                 yield Delivery(f"{self._path.name}:{number}", value, dict(row["headers"]), 1, row, line)
-            except (ValueError, LookupError, TypeError, AttributeError, binascii.Error) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 logger.warning("%s, line %d: no dead letter, so it stays (%r)", self.name, number, error)
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from acker.connectors.options import check_secs, check_whole
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Source
 from acker.connectors.stored_messages import StoredMessages
-from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, PublishError
+from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
 logger: Final = logging.getLogger("acker.connectors")
 
@@ -67,7 +67,7 @@ class Letter:
         """Return the letter that was read from where it lies."""
         own = {name: headers.header_text(value) for name, value in delivery.headers.items()}
         told = {name: own[name] for name in sorted(headers.LETTER_HEADERS & own.keys())}
-        attempts, to_key = told.get(headers.ATTEMPTS, ""), told.get(headers.TO_KEY)
+        to_key = told.get(headers.TO_KEY)
         return cls(
             hashlib.blake2b(repr((delivery.value, told)).encode(), digest_size=6).hexdigest(),
             delivery.value,
@@ -75,7 +75,7 @@ class Letter:
             told.get(headers.REASON, ""),
             told.get(headers.KEY, ""),
             told.get(headers.SOURCE, ""),
-            int(attempts) if attempts.isdecimal() else None,
+            _count_of(told.get(headers.ATTEMPTS, "")),
             _time_of(told.get(headers.TIME, "")),
             told.get(headers.TO),
             None if to_key is None else key_of_text(to_key),
@@ -84,6 +84,13 @@ class Letter:
     def age_secs(self, now: datetime | None = None) -> float | None:
         """Return how long ago it was written, if it says when."""
         return None if self.time is None else ((now or datetime.now(UTC)) - self.time).total_seconds()
+
+
+def _count_of(text: str) -> int | None:
+    try:
+        return int(text) if text.isdecimal() else None
+    except ValueError:  # thousands of digits, of a stranger's message in a dead-letter exchange
+        return None
 
 
 def _time_of(text: str) -> datetime | None:
@@ -195,6 +202,8 @@ class DeadLetters:
         ------
         ArgumentValueError
             There is neither `to` nor a source, or the source knows no publisher.
+        SourceError, ConnectionLostError
+            The place cannot be read; or what was published cannot be dropped there, and the text says how many.
         """
         is_origin = to is None
         target = self._own_target() if to is None else to
@@ -209,7 +218,14 @@ class DeadLetters:
             visit.refused += [
                 (letter, error) for (_, letter), error in zip(held, errors, strict=True) if error is not None
             ]
-            return visit.remove([each for each, error in zip(held, errors, strict=True) if error is None])
+            confirmed = [each for each, error in zip(held, errors, strict=True) if error is None]
+            try:
+                return visit.remove(confirmed)
+            except (ConnectionLostError, SourceError) as error:
+                text = (
+                    f"{len(confirmed)} letters were published again and not dropped, so they are there twice: {error}"
+                )
+                raise type(error)(text) from error
 
         with target:
             return self._each(where, retry)
