@@ -37,6 +37,10 @@ def key_of(delivery):
     return delivery.value[:1]
 
 
+async def coroutine_key(delivery):
+    return key_of(delivery)
+
+
 class World:
     """A message store whose I/O thread and users are this thread, and whose broker delivers in order."""
 
@@ -373,6 +377,7 @@ def test_a_message_whose_key_cannot_be_told_is_a_dead_letter(tmp_path):
         ({"rate_max": 0}, "rate_max: expected more than 0"),
         ({"rate_max": "fast"}, "rate_max: expected messages a second"),
         ({"key": 3}, "key: expected the name of a header"),
+        ({"key": coroutine_key}, "key: expected a function that returns the key"),
         ({"key": "broker"}, "key: memory gives messages no key of its own"),
         ({"key": "customer", "open_max_per_key": 0}, "open_max_per_key: expected at least 1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -114,6 +115,8 @@ def order_of(source: Source, key: KeyOf | str | None, open_max_per_key: int | No
         check_whole("open_max_per_key", open_max_per_key)
     if not (key is None or isinstance(key, str) or callable(key)):
         raise ArgumentTypeError(f"key: expected the name of a header, a function of the delivery or None, got {key!r}")
+    if inspect.iscoroutinefunction(key):
+        raise ArgumentTypeError("key: expected a function that returns the key; a coroutine is another one each time")
     has_keys = type(source).order_key is not Source.order_key
     if key == _OF_BROKER and not has_keys:
         raise ArgumentValueError(
