@@ -135,6 +135,7 @@ def test_most_limits_what_is_looked_at_and_says_so(letters):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
+        (["list", "a" * 300], 2, "File name too long"),
         (["list", "none.jsonl"], 2, "'none.jsonl' is no file here: expected a file of dead letters, or MODULE:NAME"),
         (
             ["list", "shop:nobody"],

@@ -137,6 +137,11 @@ def test_a_file_that_is_not_there_has_no_letters(tmp_path):
         FileLetters(tmp_path).open(None, 1)
 
 
+def test_a_path_that_cannot_be_looked_at_is_an_error_of_its_source(tmp_path):
+    with pytest.raises(SourceError, match="File name too long"):
+        DeadLetters(DeadLetterFile(tmp_path / ("a" * 300))).find()
+
+
 def test_a_missing_folder_is_a_mistake_at_once(tmp_path):
     with pytest.raises(ArgumentValueError, match=r"there is no folder .*/none for letters; create it"):
         DeadLetterFile(tmp_path / "none" / "letters")

@@ -117,7 +117,11 @@ def load_letters(place: str, to: str | None, most: int) -> tuple[DeadLetters, Pu
 
     target = None if to is None else _load_object(to, "--to", (Consumer, Source, Publisher))
     publisher = target if isinstance(target, Publisher) else None
-    if Path(place).is_file():
+    try:
+        is_file = Path(place).is_file()
+    except OSError as error:  # as of a folder of another owner
+        raise UsageError(f"PLACE: {place}: {error.strerror}") from error
+    if is_file:
         found: Any = DeadLetterFile(place)
     else:
         found = _load_object(place, "PLACE", (Consumer, Publisher))

@@ -158,7 +158,11 @@ class FileLetters(StoredMessages):
             It cannot be read.
         """
         lines: list[bytes] = []
-        if self._path.exists():  # else there was no letter yet
+        try:
+            is_there = self._path.exists()
+        except OSError as error:  # as of a folder of another owner
+            raise SourceError(f"{self.name}: {error.strerror}") from error
+        if is_there:  # else there was no letter yet
             with self._locked_file(fcntl.LOCK_SH) as file:
                 lines = file.readlines()
         self._deliveries = self._deliveries_of(lines)
