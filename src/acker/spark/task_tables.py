@@ -14,6 +14,8 @@ from acker.spark.task_reports import TaskReport
 
 # How many tasks are listed.
 _TASKS_MAX: Final = 20
+# A call of up to so many usual ones is slow as they are, and does not hang.
+_SLOW_FACTOR: Final = 3
 _UNTOLD: Final = (
     "Not known with Spark Connect, or if no session was active where the listener was made. Calls that hang are named"
     " in the executors' stderr or in this program's log."
@@ -70,10 +72,13 @@ def tasks_in(reports: Iterable[TaskReport]) -> str:
 
 
 def _done_in(reports: Sequence[TaskReport]) -> str:
-    """Return how much of the work of a component is done, and how long its calls take."""
+    """Return how much of the work of a component is done, and how long its calls take: whether it is slow or hangs."""
     done = sum(each.done for each in reports)
     usual_ms = [each.usual_ms for each in reports if each.usual_ms is not None]
     if not done or not usual_ms:
         return ""
     were = "1 tuple is" if done == 1 else f"{done:,} tuples are"
-    return f" ({were} done, with calls of {format_latency(statistics.median(usual_ms))})"
+    median_ms, now_ms = statistics.median(usual_ms), max(each.call_ms for each in reports)
+    kind = "slow, not hung: " if now_ms <= _SLOW_FACTOR * median_ms else ""
+    calls = f"with calls of {format_latency(median_ms)}; the longest now has run for {format_latency(now_ms)}"
+    return f" ({kind}{were} done, {calls})"

@@ -55,7 +55,10 @@ def test_a_job_is_told_with_the_stage_the_component_and_the_line(progress) -> No
     run(progress, report(1, 9_000), report(0, 0, component=None, task=None))
     assert progress.where().startswith("a task is in charge[3], at pay.py:31 in charge; ")
     run(progress, report(0, 900, usual_ms=1_000.0), report(1, 400, usual_ms=3_000.0))
-    assert " at pay.py:31 in charge (18 tuples are done, with calls of 2.0 s); of Spark's" in progress.where()
+    done = "18 tuples are done, with calls of 2.0 s; the longest now has run for"
+    assert f" at pay.py:31 in charge (slow, not hung: {done} 900 ms); of Spark's" in progress.where()
+    run(progress, report(0, 900, usual_ms=1_000.0), report(1, 7_000, usual_ms=3_000.0))
+    assert f" at pay.py:31 in charge ({done} 7.0 s); of Spark's" in progress.where()
     run(progress)
     assert progress.where() == "of Spark's stage 8, 1 of 3 tasks are done"
     progress.end()
