@@ -436,7 +436,8 @@ def test_a_big_topology_does_not_freeze_it(visit, source, server) -> None:
     print(f"longest task of each round: {list(map(round, longest))}")
     # The work of the rounds is the same: a page that freezes does so in each, a machine that stands still in some.
     assert min(longest) < LONG_TASK_MS
-    assert page.evaluate("document.querySelectorAll('*').length") < 10_000
+    # Some fifty for each component, its button for a flame graph among them.
+    assert page.evaluate("document.querySelectorAll('*').length") < 11_000
 
 
 @LOOKS
