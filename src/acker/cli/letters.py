@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import logging
@@ -14,6 +13,7 @@ from typing import Any, Final, ParamSpec
 import click
 
 from acker.cli.load import UsageError, load_letters
+from acker.connectors.dead_letter_file import value_json
 from acker.connectors.headers import header_json
 from acker.connectors.letters import Letter, LettersReport, Where
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
@@ -145,7 +145,7 @@ def _short(text: str, width: int) -> str:
 
 
 def _as_json(letter: Letter) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+    return {
         "id": letter.letter_id,
         "time": None if letter.time is None else letter.time.isoformat(),
         "source": letter.source,
@@ -154,9 +154,5 @@ def _as_json(letter: Letter) -> dict[str, Any]:
         "reason": letter.reason,
         "to": letter.to,
         "headers": {name: header_json(value) for name, value in letter.headers.items()},
+        **value_json(letter.value),
     }
-    try:
-        shown["value"] = letter.value.decode()
-    except UnicodeDecodeError:
-        shown["value_base64"] = base64.b64encode(letter.value).decode()
-    return shown

@@ -254,12 +254,17 @@ def sync_folder(path: Path) -> None:
             os.close(folder)
 
 
+def value_json(value: bytes) -> dict[str, str]:
+    """Return a body as a field of JSON: ``value`` if it is UTF-8, else ``value_base64``."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
+
+
 def json_line(message: Outgoing) -> bytes:
     """Return a message as one line of JSON."""
-    try:
-        row: dict[str, Any] = {"value": message.value.decode()}
-    except UnicodeDecodeError:
-        row = {"value_base64": base64.b64encode(message.value).decode()}
+    row: dict[str, Any] = {**value_json(message.value)}
     if message.key is not None:
         row["key"] = message.key.decode(errors="backslashreplace")
     row["headers"] = {str(name): _json_value(value) for name, value in message.headers.items()}

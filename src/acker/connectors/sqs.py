@@ -255,7 +255,7 @@ class SQS(Source):
 
     def origin(self, delivery: Delivery) -> Origin:
         """Return the group of a message in a FIFO queue."""
-        group = delivery.raw.get("Attributes", {}).get("MessageGroupId")
+        group = self.order_key(delivery)
         return Origin(None, None if group is None else group.encode())
 
     def publisher(self) -> SQSPublisher:
