@@ -76,12 +76,13 @@ class ArrowBoltTask(BoltTask):
             failed.update((begin + row, reason) for row, reason in call.failed.items())
         collector.settle(batch, ack_vals, failed)
         collector.latency.record((self._clock.now_ns() - since_ns) // rows, rows)
-        for fault in {id(fault): fault for fault in bad.values()}.values():
-            row = next(row for row, each in bad.items() if each is fault)
+        by_fault: dict[int, list[int]] = {}
+        for row, fault in bad.items():
+            by_fault.setdefault(id(fault), []).append(row)
+        for of_fault in by_fault.values():
             self.log_exception(
-                f"failed {sum(each is fault for each in bad.values()):,} of {rows:,} rows, "
-                f"the first of them {_text_of(batch, row)}",
-                fault.error,
+                f"failed {len(of_fault):,} of {rows:,} rows, the first of them {_text_of(batch, of_fault[0])}",
+                bad[of_fault[0]].error,
             )
 
     def _call(self, batch: TupleBatch) -> tuple[list[tuple[int, int, BatchCall]], dict[int, RowFault]]:
