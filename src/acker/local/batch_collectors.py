@@ -17,7 +17,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateErro
 from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
 from acker.local.collectors import LocalBoltCollector
 from acker.observe.reasons import Reason
-from acker.topology.anchors import Anchors, Int64s, Parents, join, spread
+from acker.topology.anchors import Anchors, Int64s, Parents, join, spread, starts_of
 from acker.topology.arrow_columns import read_parents
 from acker.topology.tuple_batch import TupleBatch
 
@@ -124,14 +124,13 @@ class ArrowBoltCollector(LocalBoltCollector):
         route = self.route_for(stream)
         batches: BatchRoute = route.batches
         read = batches.read(columns)
-        outlet = self._direct(route, direct_task)[0] if direct_task is not None or route.is_direct else None
+        direct = self.direct_outlet(route, direct_task)
         call = self._call
         if call is None and parents is not None:
             raise TopologyError(f"{batches.where}: parents: no batch is being processed")
         try:
             pairs = None if call is None else self._parents_of(parents, read.num_rows, call)
-            parts = batches.split(read) if outlet is None else [TaskRows(outlet, read, ALL_ROWS)]
-            emission = Emission(route, read, pairs, parts if read.num_rows else [])
+            emission = Emission(route, read, pairs, batches.split(read, direct))
             if call is None:
                 self.deliver(emission, None, None)
             else:
@@ -263,6 +262,6 @@ def _of_rows(parents: Parents, rows: slice | Int64s, outputs: int) -> Parents:
         return parents
     chosen = np.arange(outputs)[rows]
     counts = np.bincount(parents.output, minlength=outputs)
-    starts = np.concatenate([[0], np.cumsum(counts)])
     taken = counts[chosen]
-    return Parents(np.repeat(np.arange(chosen.size), taken), parents.row[spread(starts[chosen], taken)])
+    row = parents.row[spread(starts_of(counts)[chosen], taken)]
+    return Parents(np.repeat(np.arange(chosen.size), taken), row)

@@ -146,10 +146,12 @@ class BatchRoute:
         self._groupings = groupings
         self._schema: pa.Schema | None = None
 
-    def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
-        """Return the rows of each task that receives any."""
+    def split(self, columns: pa.RecordBatch, direct: Outlet | None = None) -> list[TaskRows]:
+        """Return the rows of each task that receives any: of `direct` alone, if it is given."""
         if not columns.num_rows:
             return []
+        if direct is not None:
+            return [TaskRows(direct, columns, ALL_ROWS)]
         return [part for grouping in self._groupings for part in grouping.split(columns)]
 
     def read(self, columns: Any) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
 from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter, xor_at
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
-from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
+from acker.local.batch_routes import BatchRoute, TaskRows, emits_to
 from acker.local.clock import Clock
 from acker.local.hooks import Hook, check_hook
 from acker.local.inputs import inputs_of, set_inputs
@@ -159,6 +159,10 @@ class LocalCollector(Emitter):
         route = self.routes.get(stream) if isinstance(stream, str | None) else None
         return self._unroutable((), stream) if route is None else route
 
+    def direct_outlet(self, route: Route, direct_task: int | None) -> Outlet | None:
+        """Return the outlet to the task that a direct emit names, if this is one; raise if it may not name it."""
+        return self._direct(route, direct_task)[0] if direct_task is not None or route.is_direct else None
+
     def _unroutable(self, values: Any, stream: Any) -> NoReturn:
         route = self.routes.get(stream) if isinstance(stream, str | None) else None
         if route is None:
@@ -184,7 +188,7 @@ class LocalCollector(Emitter):
 
     def _direct(self, route: Route, direct_task: int | None) -> list[Outlet]:
         """Return the outlet to a task of a direct stream."""
-        where = f"{self.component}: emits to stream {route.source.stream!r}"
+        where = emits_to(route.source)
         if not route.is_direct:
             raise TopologyError(f"{where} with direct_task={direct_task!r}; declare it with Stream(..., direct=True)")
         if direct_task is None:
@@ -336,7 +340,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         route = self.route_for(stream)
         batches: BatchRoute = route.batches
         read = batches.read(columns)
-        outlet = self._direct(route, direct_task)[0] if direct_task is not None or route.is_direct else None
+        direct = self.direct_outlet(route, direct_task)
         ids = None if tup_ids is None else self._ids_of(tup_ids, read.num_rows)
         if not read.num_rows:
             return
@@ -345,7 +349,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             for row, tup_id in zip(values, [None] * read.num_rows if ids is None else ids.to_pylist(), strict=True):
                 spout.emit(row, tup_id, stream, direct_task)
             return
-        parts = batches.split(read) if outlet is None else [TaskRows(outlet, read, ALL_ROWS)]
+        parts = batches.split(read, direct)
         replay = None if ids is None else spout._record_batch(read, ids, stream, direct_task)
         self._send_batch(route, parts, read.num_rows, ids, replay)
 
@@ -358,10 +362,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             for tup_id, entry in spout._replays.take_back(replay):
                 self.emit_again(entry.values, tup_id, stream, direct_task)
             return
-        if direct_task is None:
-            parts = route.batches.split(replay.columns)
-        else:
-            parts = [TaskRows(self._direct(route, direct_task)[0], replay.columns, ALL_ROWS)]
+        parts = route.batches.split(replay.columns, self.direct_outlet(route, direct_task))
         self._send_batch(route, parts, replay.columns.num_rows, replay.tup_ids, replay)
 
     def _sends_rows_alone(self) -> bool:

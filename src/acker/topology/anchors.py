@@ -47,7 +47,7 @@ class Anchors(NamedTuple):
         """Return the anchors of the rows at these indices."""
         counts = np.diff(self.starts)[rows]
         indices = spread(self.starts[rows], counts)
-        return Anchors(_starts(counts), self.root_id[indices], self.tuple_id[indices], _at(self.event_ms, indices))
+        return Anchors(starts_of(counts), self.root_id[indices], self.tuple_id[indices], _at(self.event_ms, indices))
 
 
 def spread(first: Int64s, counts: Int64s) -> Int64s:
@@ -57,7 +57,8 @@ def spread(first: Int64s, counts: Int64s) -> Int64s:
     return indices
 
 
-def _starts(counts: Int64s) -> Int64s:
+def starts_of(counts: Int64s) -> Int64s:
+    """Return where the part of each row begins in a column with so many entries of each, and its end: (n + 1,)."""
     starts = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
@@ -81,7 +82,7 @@ def single(
 ) -> Anchors:
     """Return one anchor for each row where `anchored` is true (all when None); as many ids as there are such rows."""
     counts = np.ones(root_id.size, np.int64) if anchored is None else anchored.astype(np.int64)
-    return Anchors(_starts(counts), root_id, tuple_id, event_ms)
+    return Anchors(starts_of(counts), root_id, tuple_id, event_ms)
 
 
 def concat(parts: list[Anchors]) -> Anchors:
@@ -90,7 +91,7 @@ def concat(parts: list[Anchors]) -> Anchors:
     roots, tuples = [part.root_id for part in parts], [part.tuple_id for part in parts]
     times = [part.event_ms for part in parts if part.event_ms is not None]
     return Anchors(
-        _starts(np.concatenate(counts)),
+        starts_of(np.concatenate(counts)),
         np.concatenate(roots),
         np.concatenate(tuples),
         np.concatenate(times) if times else None,
@@ -171,10 +172,10 @@ def _gather(output: Int64s, root_id: Int64s, edge: Int64s, event_ms: Int64s | No
     """Xor the edges of each output by tree; trees of an output come in ascending order of root id if it has several."""
     counts = np.bincount(output, minlength=outputs)
     if (counts <= 1).all() and (output[1:] > output[:-1]).all():
-        return Anchors(_starts(counts), root_id, edge, event_ms)
+        return Anchors(starts_of(counts), root_id, edge, event_ms)
     order = np.lexsort((root_id, output))
     output, root_id, edge, event_ms = output[order], root_id[order], edge[order], _at(event_ms, order)
     first = np.flatnonzero(np.r_[True, (output[1:] != output[:-1]) | (root_id[1:] != root_id[:-1])])[: output.size]
     tuple_id = np.bitwise_xor.reduceat(edge, first) if first.size else edge
-    starts = _starts(np.bincount(output[first], minlength=outputs))
+    starts = starts_of(np.bincount(output[first], minlength=outputs))
     return Anchors(starts, root_id[first], tuple_id, _at(event_ms, first))

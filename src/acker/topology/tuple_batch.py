@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from acker._flow import pack_deliveries, unpack_deliveries
 from acker.observe.reasons import reason_text
-from acker.topology.anchors import Anchors, unanchored
+from acker.topology.anchors import Anchors, starts_of, unanchored
 from acker.topology.tuples import Tuple, TupleSource
 
 if TYPE_CHECKING:
@@ -114,11 +115,7 @@ class TupleBatch:
         elif self.starts is None:
             root_ids, tuple_ids = self.root_ids, self.tuple_ids
         else:
-            bounds, pairs = (
-                self.starts.tolist(),
-                list(zip(self.root_ids.tolist(), self.tuple_ids.tolist(), strict=True)),
-            )
-            others = {row: dict(pairs[bounds[row] : bounds[row + 1]]) for row in range(rows)}
+            others = dict(enumerate(self._ids_of_rows()))
         columns = []
         for name, column in zip(self.source.fields, self.columns.columns, strict=True):
             values, errors = values_of(column)
@@ -131,9 +128,8 @@ class TupleBatch:
 
     def _ids_of_rows(self) -> list[dict[int, int]]:
         anchors = self.anchors()
-        bounds, pairs = anchors.starts.tolist(), zip(anchors.root_id.tolist(), anchors.tuple_id.tolist(), strict=True)
-        ordered = list(pairs)
-        return [dict(ordered[bounds[row] : bounds[row + 1]]) for row in range(len(self))]
+        pairs = list(zip(anchors.root_id.tolist(), anchors.tuple_id.tolist(), strict=True))
+        return [dict(pairs[begin:end]) for begin, end in itertools.pairwise(anchors.starts.tolist())]
 
 
 def values_of(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
@@ -168,7 +164,7 @@ def unpack(tuples: list[Tuple]) -> tuple[list[list[Any]], Anchors]:
     counts = np.ones(len(tuples), np.int64)
     for row, ids in others.items():
         counts[row] = len(ids or ())
-    starts = np.concatenate([[0], np.cumsum(counts)])
+    starts = starts_of(counts)
     roots, tuple_ids_of_rows = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64)
     single = np.ones(len(tuples), bool)
     single[list(others)] = False
