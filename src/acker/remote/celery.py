@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from acker.errors import ArgumentTypeError, RuntimeStateError, exception_text
+from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.remote.jobs import Job, Part
 from acker.remote.replies import Replies
-from acker.remote.runs import Runs
+from acker.remote.runs import Runs, sending
 
 try:
     import celery
@@ -172,10 +172,5 @@ class _TaskSender:
             message.headers[_HEADER] = token
         if self._send is None:
             self._send = self._amqp._create_task_sender()
-        try:
-            sent = self._send(producer, name, message, headers=headers, **options)
-        except BaseException as error:
-            if part is not None:
-                part.not_sent(f"the send of {name} raised {exception_text(error)}")
-            raise
-        return sent
+        with sending(part, name):
+            return self._send(producer, name, message, headers=headers, **options)

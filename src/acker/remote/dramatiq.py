@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from acker.errors import ArgumentTypeError, RuntimeStateError, exception_text
+from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.remote.jobs import Part
 from acker.remote.replies import Replies
-from acker.remote.runs import Runs
+from acker.remote.runs import Runs, sending
 
 try:
     import dramatiq
@@ -136,12 +136,8 @@ class _MessageSender:
         copy = message.copy(options={_OPTION: token})
         if token is None:
             del copy.options[_OPTION]
-        try:
+        with sending(part, message.actor_name):
             sent = self._send(copy, delay=delay)
-        except BaseException as error:
-            if part is not None:
-                part.not_sent(f"the send of {message.actor_name} raised {exception_text(error)}")
-            raise
         if part is not None:
             self._ends.note_sent(part, message)
         return sent

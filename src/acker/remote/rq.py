@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final, cast
 
-from acker.errors import ArgumentTypeError, exception_text
+from acker.errors import ArgumentTypeError
 from acker.remote.jobs import Part
 from acker.remote.replies import Replies
-from acker.remote.runs import Runs
+from acker.remote.runs import Runs, sending
 
 try:
     import rq.job
@@ -67,12 +67,10 @@ class Job(rq.job.Job):
 
     def to_dict(self, *args: Any, **options: Any) -> Any:
         """Return what RQ stores; if that cannot be stored, the tree fails."""
-        try:
+        if self._sent_by is None:  # it comes from Redis, and its name may be one that cannot be read
             return super().to_dict(*args, **options)
-        except BaseException as error:
-            if self._sent_by is not None:
-                self._sent_by.not_sent(f"the send of {self.func_name} raised {exception_text(error)}")
-            raise
+        with sending(self._sent_by, str(self.func_name)):
+            return super().to_dict(*args, **options)
 
     def perform(self) -> Any:
         """Run the job; what it enqueues is awaited, up to the end of its callbacks."""

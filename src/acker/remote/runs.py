@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Final
 
-from acker.errors import ArgumentTypeError, ArgumentValueError, TokenError, UnattributedError
+from acker.errors import ArgumentTypeError, ArgumentValueError, TokenError, UnattributedError, exception_text
 from acker.remote.jobs import DETACHED, Job, Part, current, job, set_current
 from acker.remote.replies import Quiet, Replies
 
 log: Final = logging.getLogger("acker.remote")
+
+
+@contextlib.contextmanager
+def sending(part: Part | None, name: str) -> Iterator[None]:
+    """Let the tree of a part fail if what it sends in this block cannot be sent."""
+    try:
+        yield
+    except BaseException as error:
+        if part is not None:
+            part.not_sent(f"the send of {name} raised {exception_text(error)}")
+        raise
 
 
 class Run:
