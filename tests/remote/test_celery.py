@@ -1,8 +1,6 @@
 """Celery with real workers and brokers: the kit for task queues, and what only Celery has."""
 
 import contextlib
-import importlib
-import os
 import sys
 import threading
 import uuid
@@ -12,38 +10,26 @@ import pytest
 
 import acker.remote.celery
 from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeStateError
-from acker.connectors import Consumer
 from acker.remote import tree
-from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.testing.remote import JobNotes, JobPlan, QueueContract, QueueHarness
+from tests.remote.shops import RedisShop, lose_workers, opened
 
 
-class Shop(QueueHarness):
+class Shop(RedisShop):
     """The app, in this process, and a worker of it."""
 
+    module = "tests.remote.celery_shop"
     ready = " ready."
     pool = "prefork"
     runs_one_job = True
     after_process_kill = "fails"
 
-    def __init__(self, folder, redis, broker=None):
-        super().__init__(folder)
-        self._redis = redis
-        os.environ["ACKER_SHOP_REDIS"] = redis.url
-        os.environ["ACKER_SHOP_BROKER"] = (broker or redis).url
-        os.environ["ACKER_SHOP_QUEUE"] = self.queue = f"shop-{uuid.uuid4().hex[:8]}"
-        self.environ = {name: value for name, value in os.environ.items() if name.startswith("ACKER_SHOP_")}
-        sys.modules.pop("tests.remote.celery_shop", None)
-        self.tasks = importlib.import_module("tests.remote.celery_shop")
-        self.app = self.tasks.app
-        self.client = self.tasks.client
-
-    @property
-    def replies(self):
-        return self.tasks.replies
+    def __init__(self, *servers):
+        super().__init__(*servers)
+        self.tasks, self.app = self.shop, self.shop.app
 
     def command(self):
-        command = [sys.executable, "-m", "celery", "-A", "tests.remote.celery_shop", "worker", f"--pool={self.pool}"]
+        command = [sys.executable, "-m", "celery", "-A", self.module, "worker", f"--pool={self.pool}"]
         return [*command, "--concurrency=4", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
 
     def send(self, plan):
@@ -73,18 +59,7 @@ class Shop(QueueHarness):
         self.tasks.work.apply_async((plan,), time_limit=secs)
 
     def send_lost(self, plan):
-        self.tasks.work.apply_async((plan,), queue=f"{self.queue}-without-worker")
-
-    @contextlib.contextmanager
-    def replies_away(self):
-        self._redis.pause()
-        try:
-            yield
-        finally:
-            self._redis.resume()
-
-    def forget_replies(self):
-        self.client.delete(*self.client.keys(f"{self.queue}:replies:*"))
+        self.tasks.work.apply_async((plan,), queue=f"{self.queue_name}-without-worker")
 
     def kill_worker(self):
         super().kill_worker()
@@ -94,7 +69,6 @@ class Shop(QueueHarness):
 
     def close(self):
         super().close()
-        self.client.close()
         self.app.close()
 
     @contextlib.contextmanager
@@ -108,20 +82,18 @@ class Shop(QueueHarness):
     @property
     def done(self):
         """What the tasks of the shop have done."""
-        return sorted(text.decode() for text in self.client.lrange(f"{self.queue}:done", 0, -1))
+        return sorted(text.decode() for text in self.client.lrange(f"{self.queue_name}:done", 0, -1))
 
     def run(self, task, *args, **options):
         """Run a task as a tree, and return what was done at its end."""
-        self.client.delete(f"{self.queue}:done")
+        self.client.delete(f"{self.queue_name}:done")
         with tree(self.replies) as jobs:
             task.apply_async(args, **options)
         jobs.wait(self.patience_secs)
         return self.done
 
-    def failure(self, task, *args, **options):
-        with pytest.raises(JobsError) as caught:
-            self.run(task, *args, **options)
-        return str(caught.value)
+    def failure_of(self, task, *args, **options):
+        return self.failure(lambda: task.apply_async(args, **options))
 
 
 class ThreadsShop(Shop):
@@ -140,15 +112,6 @@ class GeventShop(ThreadsShop):
     pool = "gevent"
     # Kombu's loop for this pool looks for tasks of killed workers only when its `BRPOP` does not end first.
     after_worker_kill = None
-
-
-@contextlib.contextmanager
-def opened(kind, folder, *servers):
-    shop = kind(folder, *servers)
-    try:
-        yield shop
-    finally:
-        shop.close()
 
 
 @pytest.fixture(scope="module")
@@ -259,19 +222,19 @@ def test_a_task_in_the_place_of_another_is_awaited(shop, kind, done):
 
 @pytest.mark.parametrize(("kind", "reason"), [("rejects", "ends: Reject: "), ("ignores", "ends: Ignore: not now")])
 def test_a_task_that_is_rejected_or_ignored_fails_the_tree(shop, kind, reason):
-    assert reason in shop.failure(shop.tasks.ends, kind)
+    assert reason in shop.failure_of(shop.tasks.ends, kind)
 
 
 def test_a_soft_time_limit_fails_the_tree(shop):
     plan = JobPlan(str(shop.folder), "soft", ends="hangs").text
-    assert "work: SoftTimeLimitExceeded: " in shop.failure(shop.tasks.work, plan, soft_time_limit=1)
+    assert "work: SoftTimeLimitExceeded: " in shop.failure_of(shop.tasks.work, plan, soft_time_limit=1)
 
 
 def test_reasons_say_how_a_task_ended_that_did_not_run_to_its_end(shop):
     killed = JobPlan(str(shop.folder), "killed", ends="is killed").text
-    assert "work: WorkerLostError: Worker exited prematurely: signal 9" in shop.failure(shop.tasks.work, killed)
-    assert "post: it expired before it ran" in shop.failure(shop.tasks.post, expires=-1)
-    assert "sofa: the worker knows no task of this name" in shop.failure(shop.app.signature("sofa"))
+    assert "work: WorkerLostError: Worker exited prematurely: signal 9" in shop.failure_of(shop.tasks.work, killed)
+    assert "post: it expired before it ran" in shop.failure_of(shop.tasks.post, expires=-1)
+    assert "sofa: the worker knows no task of this name" in shop.failure_of(shop.app.signature("sofa"))
 
 
 def test_a_run_that_was_put_back_does_not_count(shop):
@@ -303,48 +266,20 @@ def test_a_worker_may_send_what_nobody_awaits(own_shop):
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills):
-    lose_workers(own_shop, kills)
+    lose_workers(own_shop, kills, own_shop.tasks.pack.delay, lambda: own_shop.done)
 
 
 @pytest.mark.slow
 def test_killed_workers_on_rabbitmq_lose_no_message_and_none_is_acked_early(redis, rabbitmq, tmp_path):
     with opened(Shop, tmp_path, redis, rabbitmq) as shop:
-        lose_workers(shop, 10)
-
-
-def lose_workers(own_shop, kills):
-    """Kill all processes of a worker again and again; Celery's queue delivers what they had once more."""
-    broker, early = MemoryBroker(), []
-    count = 6 * kills
-    broker.publish(b"%d" % number for number in range(count))
-    own_shop.client.delete(f"{own_shop.queue}:done")
-
-    def check(order):
-        missing = {f"post {order} {number}" for number in range(2)} - set(own_shop.done)
-        early.extend([(order, missing)] if missing else [])
-
-    def handle(message):
-        own_shop.tasks.pack.delay(message.value.decode())
-        message.on_done(check, message.value.decode())
-
-    consumer = Consumer(MemorySource(broker), replies=own_shop.replies, timeout_secs=40, backoff_secs=0.01)
-    owner = threading.Thread(target=consumer.run, args=(handle,), kwargs={"threads": 2, "until": "empty"})
-    owner.start()
-    for number in range(kills):
-        with own_shop.worker():
-            own_shop.wait_until(lambda more=3 * number + 1: len(own_shop.done) > more)
-    with own_shop.worker():
-        own_shop.wait_until(lambda: not owner.is_alive())
-    owner.join()
-    assert early == []
-    assert sorted(broker.acked) == sorted({b"%d" % number for number in range(count)})
+        lose_workers(shop, 10, shop.tasks.pack.delay, lambda: shop.done)
 
 
 @pytest.mark.slow
 def test_no_task_counts_as_done_that_a_kill_of_the_server_has_lost(own_shop, redis):
     """Redis has the tasks and the reports here, and keeps both; but Celery takes a task before it notes that."""
     with own_shop.worker():
-        own_shop.client.delete(f"{own_shop.queue}:done")
+        own_shop.client.delete(f"{own_shop.queue_name}:done")
         with tree(own_shop.replies) as jobs:
             for number in range(20):
                 own_shop.tasks.pack.delay(str(number))

@@ -1,11 +1,6 @@
 """Dramatiq with real workers and brokers: the kit for task queues, and what only Dramatiq has."""
 
-import contextlib
-import importlib
-import os
 import sys
-import threading
-import uuid
 from collections import Counter
 
 import dramatiq
@@ -14,34 +9,22 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.middleware import MiddlewareError
 
 import acker.remote.dramatiq
-from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeStateError
+from acker import ArgumentTypeError, ArgumentValueError, RuntimeStateError
 from acker.connectors import Consumer
 from acker.remote import MemoryReplies, tree
 from acker.testing.connectors import MemoryBroker, MemorySource
-from acker.testing.remote import JobNotes, JobPlan, QueueContract, QueueHarness
+from acker.testing.remote import JobNotes, JobPlan, QueueContract
+from tests.remote.shops import RedisShop, lose_workers, opened
 
 
-class Shop(QueueHarness):
+class Shop(RedisShop):
     """The broker, in this process, and a worker of it: one process with four threads."""
 
+    module = "tests.remote.dramatiq_shop"
     ready = "Worker process is ready for action."
 
-    def __init__(self, folder, redis, broker=None):
-        super().__init__(folder)
-        self._redis = redis
-        os.environ["ACKER_SHOP_REDIS"] = redis.url
-        os.environ["ACKER_SHOP_BROKER"] = (broker or redis).url
-        os.environ["ACKER_SHOP_QUEUE"] = self.queue = f"shop-{uuid.uuid4().hex[:8]}"
-        self.environ = {name: value for name, value in os.environ.items() if name.startswith("ACKER_SHOP_")}
-        sys.modules.pop("tests.remote.dramatiq_shop", None)
-        self.shop = importlib.import_module("tests.remote.dramatiq_shop")
-
-    @property
-    def replies(self):
-        return self.shop.replies
-
     def command(self):
-        return [sys.executable, "-m", "dramatiq", "tests.remote.dramatiq_shop:broker", "--processes=1", "--threads=4"]
+        return [sys.executable, "-m", "dramatiq", f"{self.module}:broker", "--processes=1", "--threads=4"]
 
     def send(self, plan):
         self.shop.work.send(plan)
@@ -69,32 +52,20 @@ class Shop(QueueHarness):
         self.shop.work.send_with_options(args=(plan,), time_limit=1000 * secs)
 
     def send_lost(self, plan):
-        queue = f"{self.queue}-without-worker"
+        queue = f"{self.queue_name}-without-worker"
         self.shop.broker.declare_queue(queue)
         self.shop.broker.enqueue(self.shop.work.message(plan).copy(queue_name=queue))
-
-    @contextlib.contextmanager
-    def replies_away(self):
-        self._redis.pause()
-        try:
-            yield
-        finally:
-            self._redis.resume()
-
-    def forget_replies(self):
-        self.shop.client.delete(*self.shop.client.keys(f"{self.queue}:replies:*"))
 
     def kill_worker(self):
         super().kill_worker()
         # What it had on Redis goes to the next worker at once, so that no test waits for a heartbeat's timeout.
-        beats = f"{self.queue}:__heartbeats__"
-        for worker in self.shop.client.zrange(beats, 0, -1):
-            self.shop.client.zadd(beats, {worker: 0})
+        beats = f"{self.queue_name}:__heartbeats__"
+        for worker in self.client.zrange(beats, 0, -1):
+            self.client.zadd(beats, {worker: 0})
 
     def close(self):
         super().close()
         self.shop.broker.close()
-        self.shop.client.close()
 
     def run(self, actor, folder, *args, **options):
         """Run an actor as a tree, and return what was done at its end."""
@@ -104,25 +75,16 @@ class Shop(QueueHarness):
         return JobNotes(folder).done
 
 
-@contextlib.contextmanager
-def opened(folder, *servers):
-    shop = Shop(folder, *servers)
-    try:
-        yield shop
-    finally:
-        shop.close()
-
-
 @pytest.fixture(scope="module")
 def shop(redis, tmp_path_factory):
-    with opened(tmp_path_factory.mktemp("shop"), redis) as shop:
+    with opened(Shop, tmp_path_factory.mktemp("shop"), redis) as shop:
         shop.start_worker()
         yield shop
 
 
 @pytest.fixture(scope="module")
 def rabbit_shop(redis, rabbitmq, tmp_path_factory):
-    with opened(tmp_path_factory.mktemp("shop"), redis, rabbitmq) as shop:
+    with opened(Shop, tmp_path_factory.mktemp("shop"), redis, rabbitmq) as shop:
         shop.start_worker()
         yield shop
 
@@ -171,16 +133,9 @@ def test_what_is_composed_is_awaited(shop, tmp_path, kind, done):
 
 
 def test_reasons_say_how_a_message_ended_that_did_not_run(shop):
-    def failure(send, plan="{}"):
-        with tree(shop.replies) as jobs:
-            send(plan)
-        with pytest.raises(JobsError) as caught:
-            jobs.wait(shop.patience_secs)
-        return str(caught.value)
-
-    assert failure(shop.send_unknown) == "sofa: the worker knows no actor of this name"
-    assert failure(shop.send_expired) == "work: a middleware skipped it, such as that of age limits"
-    assert failure(shop.send) == "work: KeyError: 'sends'"
+    assert shop.failure(shop.send_unknown, "{}") == "sofa: the worker knows no actor of this name"
+    assert shop.failure(shop.send_expired, "{}") == "work: a middleware skipped it, such as that of age limits"
+    assert shop.failure(shop.send, "{}") == "work: KeyError: 'sends'"
 
 
 def test_a_group_that_a_message_begins_is_awaited_by_the_message_of_a_consumer(shop, tmp_path):
@@ -197,45 +152,24 @@ def test_a_group_that_a_message_begins_is_awaited_by_the_message_of_a_consumer(s
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(redis, tmp_path, kills):
-    with opened(tmp_path, redis) as shop:
-        lose_workers(shop, kills)
+    with opened(Shop, tmp_path, redis) as shop:
+        lose_packers(shop, kills)
 
 
 @pytest.mark.slow
 def test_killed_workers_on_rabbitmq_lose_no_message_and_none_is_acked_early(redis, rabbitmq, tmp_path):
-    with opened(tmp_path, redis, rabbitmq) as shop:
-        lose_workers(shop, 10)
+    with opened(Shop, tmp_path, redis, rabbitmq) as shop:
+        lose_packers(shop, 10)
 
 
-def lose_workers(shop, kills):
-    """Kill workers again and again, and check each ack against what has been done."""
-    broker, early, count = MemoryBroker(), [], 6 * kills
+def lose_packers(shop, kills):
     notes, folder = JobNotes(shop.folder), str(shop.folder)
-    broker.publish(b"%d" % number for number in range(count))
 
-    def names(order):
-        return [f"post {order} 0", f"post {order} 1"]
+    def pack(order):
+        posts = [JobPlan(folder, f"post {order} {number}") for number in range(2)]
+        shop.send(JobPlan(folder, f"pack {order}", posts).text)
 
-    def check(order):
-        early.extend(name for name in names(order) if not notes.done[name])
-
-    def handle(message):
-        order = message.value.decode()
-        shop.send(JobPlan(folder, f"pack {order}", [JobPlan(folder, name) for name in names(order)]).text)
-        message.on_done(check, order)
-
-    consumer = Consumer(MemorySource(broker), replies=shop.replies, timeout_secs=40, backoff_secs=0.01)
-    owner = threading.Thread(target=consumer.run, args=(handle,), kwargs={"threads": 2, "until": "empty"})
-    owner.start()
-    for number in range(kills):
-        shop.start_worker()
-        shop.wait_until(lambda more=3 * number + 1: notes.done.total() > more)
-        shop.kill_worker()
-    shop.start_worker()
-    shop.wait_until(lambda: not owner.is_alive())
-    owner.join()
-    assert early == []
-    assert sorted(broker.acked) == sorted({b"%d" % number for number in range(count)})
+    lose_workers(shop, kills, pack, lambda: list(notes.done.elements()))
 
 
 def test_install_refuses_what_is_wrong(shop):

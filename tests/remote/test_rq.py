@@ -1,10 +1,6 @@
 """RQ with real workers: the kit for task queues, and what only RQ has."""
 
-import contextlib
-import importlib
-import os
 import sys
-import uuid
 from collections import Counter
 from datetime import timedelta
 
@@ -12,27 +8,23 @@ import pytest
 import rq
 
 import acker.remote.rq
-from acker import ArgumentTypeError, ArgumentValueError, JobsError
+from acker import ArgumentTypeError, ArgumentValueError
 from acker.remote import MemoryReplies, tree
-from acker.testing.remote import JobNotes, JobPlan, QueueContract, QueueHarness
+from acker.testing.remote import JobNotes, JobPlan, QueueContract
+from tests.remote.shops import RedisShop, opened
 
 
-class Shop(QueueHarness):
+class Shop(RedisShop):
     """The queue, in this process, and a worker of it, which forks for each job."""
 
+    module = "tests.remote.rq_shop"
     ready = "Listening on "
     runs_one_job = True
     threads_outlive = False
     after_process_kill = after_worker_kill = "fails"
 
-    def __init__(self, folder, redis):
-        super().__init__(folder)
-        self._redis = redis
-        os.environ["ACKER_SHOP_REDIS"] = redis.url
-        os.environ["ACKER_SHOP_QUEUE"] = self.name = f"shop-{uuid.uuid4().hex[:8]}"
-        self.environ = {name: value for name, value in os.environ.items() if name.startswith("ACKER_SHOP_")}
-        sys.modules.pop("tests.remote.rq_shop", None)
-        self.shop = importlib.import_module("tests.remote.rq_shop")
+    def __init__(self, *servers):
+        super().__init__(*servers)
         self.queue = self.shop.queue
 
     @property
@@ -40,8 +32,8 @@ class Shop(QueueHarness):
         return self.shop.Job.replies
 
     def command(self):
-        command = [sys.executable, "-m", "rq.cli", "worker", self.name, "--url", self._redis.url, "--with-scheduler"]
-        return [*command, "--job-class", "tests.remote.rq_shop.Job"]
+        command = [sys.executable, "-m", "rq.cli", "worker", self.queue_name, "--job-class", f"{self.module}.Job"]
+        return [*command, "--url", self._redis.url, "--with-scheduler"]
 
     def send(self, plan):
         self.queue.enqueue(self.shop.work, plan)
@@ -65,41 +57,23 @@ class Shop(QueueHarness):
         self.queue.enqueue(self.shop.work, plan, job_timeout=round(secs))
 
     def send_lost(self, plan):
-        name = f"{self.name}-without-worker"
-        rq.Queue(name, connection=self.shop.client, job_class=self.shop.Job).enqueue(self.shop.work, plan)
-
-    @contextlib.contextmanager
-    def replies_away(self):
-        self._redis.pause()
-        try:
-            yield
-        finally:
-            self._redis.resume()
-
-    def forget_replies(self):
-        self.shop.client.delete(*self.shop.client.keys(f"{self.name}:replies:*"))
+        name = f"{self.queue_name}-without-worker"
+        rq.Queue(name, connection=self.client, job_class=self.shop.Job).enqueue(self.shop.work, plan)
 
     def kill_worker(self):
         super().kill_worker()
         # What it had is abandoned for the next worker, and that looks for it, so that no test waits until RQ does so.
         registry = self.queue.started_job_registry.key
-        for job in self.shop.client.zrange(registry, 0, -1):
-            self.shop.client.zadd(registry, {job: 1})
+        for job in self.client.zrange(registry, 0, -1):
+            self.client.zadd(registry, {job: 1})
         self.queue.release_maintenance_lock()
-
-    def close(self):
-        super().close()
-        self.shop.client.close()
 
 
 @pytest.fixture(scope="module")
 def shop(redis, tmp_path_factory):
-    shop = Shop(tmp_path_factory.mktemp("shop"), redis)
-    try:
+    with opened(Shop, tmp_path_factory.mktemp("shop"), redis) as shop:
         shop.start_worker()
         yield shop
-    finally:
-        shop.close()
 
 
 pytestmark = pytest.mark.leaves_behind("a worker of RQ and its connections belong to the module")
@@ -137,16 +111,9 @@ def test_a_retry_that_a_job_returns_is_awaited(shop, tmp_path):
 
 
 def test_reasons_say_how_a_job_ended(shop):
-    def failure(send, *args):
-        with tree(shop.replies) as jobs:
-            send(*args)
-        with pytest.raises(JobsError) as caught:
-            jobs.wait(shop.patience_secs)
-        return str(caught.value)
-
     plan = JobPlan(str(shop.folder), "killed", ends="is killed").text
-    assert "work: Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)" in failure(shop.send, plan)
-    assert failure(shop.send_revoked, plan) == "tests.remote.rq_shop.work: it was cancelled"
+    assert "work: Work-horse terminated unexpectedly; waitpid returned 9 (signal 9)" in shop.failure(shop.send, plan)
+    assert shop.failure(shop.send_revoked, plan) == "tests.remote.rq_shop.work: it was cancelled"
 
 
 def test_a_job_class_without_replies_is_refused(shop):
