@@ -409,6 +409,24 @@ def test_closed_replies_begin_nothing():
         reader.begin()
 
 
+@pytest.mark.timeout(PATIENCE_SECS)
+@pytest.mark.parametrize("kind", ["memory", "redis", "redis that is down"])
+def test_the_end_of_replies_does_not_wait_until_a_read_has_waited(kind, redis, client, monkeypatch):
+    monkeypatch.setattr("acker.remote.replies.READ_SECS", 10 * PATIENCE_SECS)
+    replies = MemoryReplies() if kind == "memory" else RedisReplies(redis.url, expiry_secs=3e4, socket_timeout=1e4)
+    waiting = tree(replies)
+    token = waiting.token()
+    with job(token, replies):
+        pass
+    wait_for(lambda: not waiting.missing())  # so it reads
+    if kind == "redis that is down":
+        redis.kill()
+    replies.close()
+    assert replies.counts.reports == 1 and replies.counts.malformed == 0
+    redis.restore()
+    assert not client.exists("acker:replies:" + read_token(token).address.hex()) or kind == "redis that is down"
+
+
 def test_the_end_of_replies_waits_for_the_reader_of_a_lost_address(monkeypatch):
     """Else that thread would still log when the interpreter ends."""
     replies = MemoryReplies()

@@ -21,6 +21,8 @@ __all__ = ["RedisReplies"]
 
 _SOCKET_TIMEOUT_SECS: Final = 10.0
 _FIELD: Final = b"report"
+# Of an entry that only ends a wait.
+_WAKE: Final = b"wake"
 _READ_MAX: Final = 500
 
 
@@ -125,7 +127,11 @@ class _RedisInbox(Inbox):
             )
         entries = found[0][1] if found else []
         self._seen = [entry_id for entry_id, _ in entries]
-        return [(fields or {}).get(_FIELD, b"") for _, fields in entries]
+        return [(fields or {}).get(_FIELD, b"") for _, fields in entries if _WAKE not in (fields or {})]
+
+    def wake(self) -> None:
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._client.xadd(self._key, {_WAKE: b""}, nomkstream=True)
 
     def close(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):

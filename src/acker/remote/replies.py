@@ -57,7 +57,7 @@ class Quiet:
 
 
 class Inbox(abc.ABC):
-    """One address, and the reports that come to it. Only the thread that reads uses it.
+    """One address, and the reports that come to it. Only the thread that reads uses it, but for `wake`.
 
     Attributes
     ----------
@@ -79,6 +79,10 @@ class Inbox(abc.ABC):
         GoneError
             The address is lost.
         """
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Let a `read` that waits return soon, or else the next one; any thread may call it, and errors are no harm."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -385,7 +389,9 @@ class ReplyReader:
         """End the thread, and fail what is open."""
         self._end.set()
         with self._lock:
-            threads = self._threads
+            inbox, threads = self._inbox, self._threads
+        if inbox is not None:
+            inbox.wake()
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -453,7 +459,7 @@ class MemoryReplies(Replies):
 
     def __init__(self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
         super().__init__("replies in memory", report_secs, jobs_max)
-        self._inboxes: dict[bytes, queue.SimpleQueue[bytes]] = {}
+        self._inboxes: dict[bytes, queue.SimpleQueue[bytes | None]] = {}
         self._process = os.getpid()
 
     def _refuse_fork(self) -> None:
@@ -487,18 +493,22 @@ class MemoryReplies(Replies):
 
 
 class _MemoryInbox(Inbox):
-    def __init__(self, inboxes: dict[bytes, queue.SimpleQueue[bytes]]) -> None:
+    def __init__(self, inboxes: dict[bytes, queue.SimpleQueue[bytes | None]]) -> None:
         super().__init__()
         self._inboxes = inboxes
-        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         inboxes[self.address] = self._queue
 
     def read(self, wait_secs: float) -> list[bytes]:
         if self._inboxes.get(self.address) is not self._queue:
             raise GoneError("the address of the replies is gone")
+        report = None
         with contextlib.suppress(queue.Empty):
-            return [self._queue.get(timeout=wait_secs)]
-        return []
+            report = self._queue.get(timeout=wait_secs)
+        return [] if report is None else [report]
+
+    def wake(self) -> None:
+        self._queue.put(None)
 
     def close(self) -> None:
         self._inboxes.pop(self.address, None)
