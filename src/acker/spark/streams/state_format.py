@@ -1,13 +1,53 @@
-"""The state of a shard in Spark's state store: a head and a log of chunks (docs/streaming-reference.md has the bytes).
+"""The state of a shard in Spark's state store: a head and a log of chunks. This is format version 4.
 
 The log alone tells which trees are open: a chunk holds entries as they were after some micro-batch, and names those
-that were gone then. Root id and start identify an entry, since with event times a root may have several. Chunks are
-read from the oldest to the newest, later ones overriding earlier ones; without the entries that were placed before the
-head's `expired_ms` they give the table. A micro-batch adds a chunk, so its cost depends on what it changed and not on
-what is held. `acker.spark.streams.micro_batch` removes the oldest chunks little by little.
+that were gone then. Root id and start identify an entry: by event time a root has one for its tree and one for each
+cohort of messages that belong to no tree. To read the state, go through the chunks from the oldest to the newest; in
+each, first remove the entries that are gone, then add its entries. The last version of an entry counts. Then leave out
+entries whose `since` is before the head's `expired`. A micro-batch adds a chunk, so its cost depends on what it changed
+and not on what is held. `acker.spark.streams.micro_batch` removes the oldest chunks little by little, and writes their
+live entries again.
 
-A column of a chunk takes as many bytes a row as its values need above the least of them: times, task ids and often
-message ids of one micro-batch are near each other, while root ids and xors are random.
+Spark keeps one state variable for each shard, `log`, a map from an int (`chunk`) to a binary column (`bytes`). Number 0
+is the head; numbers from 1 are the chunks. Number -n, where a pipeline has text ids, has those of the entries in chunk
+n. The key `partition_key` is an int that Spark's hash puts into partition shard modulo partitions. All numbers are
+little-endian.
+
+A head:
+
+========== ==========================================================================================================
+bytes      content
+========== ==========================================================================================================
+8          ``ACKERHED``
+4, 4       version, 4; size of everything before the sizes of chunks
+16         token: random, a new one in each version of the state
+14 * 8     int64: batch id, shard, shards, partitions, event time (0 or 1), clock, time, expired, rotation, oldest,
+           credit, entries, open, first chunk
+11 * 8     int64: tracked, acked, failed, timed out, rejected, duplicates, unknown, orphans, dropped, resets, empty
+n * (4, 4) uint32: rows and bytes of each chunk, the oldest first
+8          checksum: XXH64 of all before it, seed 0
+========== ==========================================================================================================
+
+A chunk:
+
+=========== =========================================================================================================
+bytes       content
+=========== =========================================================================================================
+8           ``ACKERLOG``
+4, 4        version, 4; size of the header, 104
+8, 8        number of entries, n; number of entries that are gone, m; at most 32,768 each
+8 * 8       int64: the least value of each of the eight columns below; 0 where the width is 8
+8 * 1       the width of each column: 0, 1, 2, 4 or 8 bytes a row
+m rows each two columns of the entries that are gone: root id, start
+n rows each six columns of entries: root id, value (the xor of all messages), message id, start (ms), since (when its
+            time last began anew) minus start, task id (-1 without a TRACK, -2 without a TRACK but with a FAIL, -4, by
+            event time, without a TRACK but with a RESET_TIMEOUT)
+8           checksum, as above
+=========== =========================================================================================================
+
+A column holds what is above its least value, as unsigned numbers of its width; with width 8 as int64, and with width 0
+nothing, as all rows are alike. Times, task ids and often message ids of one micro-batch are near each other, while root
+ids and xors are random: so a new entry takes about 20 bytes instead of 44.
 """
 
 from __future__ import annotations
