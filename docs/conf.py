@@ -91,6 +91,7 @@ ROOT_PAGES: Final = {
     "benchmarking": "benchmarks/README.md",
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
+    "engine": "ext/README.md",
 }
 # Pages whose lists of links are the table of contents.
 OVERVIEWS: Final = ("index", "api")

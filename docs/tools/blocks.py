@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # The pages that are read for examples. ARCHITECTURE.md and the like are pages of the site too.
-PATTERNS: Final = ("*.md", "docs/*.md", "docs/api/*.md", "benchmarks/*.md", ".github/*.md")
+PATTERNS: Final = ("*.md", "docs/*.md", "docs/api/*.md", "benchmarks/*.md", "ext/*.md", ".github/*.md")
 
 ALONE: Final = "one by one"
 TOGETHER: Final = "one after the other"
