@@ -253,6 +253,9 @@ class TreeBatchesBolt(PlannedBolt, BatchingBolt):
         for tup in tups:
             note(self, "got", tup.path, tup.stream)
             self.pass_on(tup)
+        # Once all are emitted: nothing can be anchored to a batch of which a tuple has failed, and how many tuples of a
+        # tree meet in one depends on the ticks.
+        for tup in tups:
             if self.is_due(self.plan.raises, "raise", tup):
                 text = f"{self.component_name} gives {tup.path} back"
                 note(self, "injected", root_of(tup.path), text)
