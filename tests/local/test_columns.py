@@ -661,7 +661,7 @@ def error_of(emit, spout=Words, outputs=None):
         ),
         (
             lambda self, batch: self.emit_batch({"n": pa.array([1.5])}, [0]),
-            "field 'n' is double and was int64; cast it",
+            "field 'n' is double, and `outputs` says int64; cast it",
         ),
         (
             lambda self, batch: self.emit_batch([1], [0]),
@@ -695,6 +695,114 @@ def test_what_does_not_fit_the_stream_is_named(emit, text):
 )
 def test_wrong_calls_are_named(call, text):
     assert error_of(call).startswith(f"TopologyError: bolt0: {text}")
+
+
+def test_a_column_of_another_type_than_outputs_say_is_told_so():
+    words = pa.array(["x"]).dictionary_encode()
+    text = error_of(lambda self, batch: self.emit_batch({"w": words}, [0]), outputs={"w": pa.string()})
+    kind = "dictionary<values=string, indices=int32, ordered=0>"
+    assert f"field 'w' is {kind}, and `outputs` says string; cast it, or change `outputs`" in text
+
+
+@pytest.mark.parametrize("spout", [True, False], ids=["spout", "bolt"])
+def test_a_batch_of_more_bytes_than_the_limit_is_refused(spout):
+    class Long(Words):
+        def next_tuple(self):
+            self.emit_batch({"word": ["x" * 1000] * 10, "n": range(10)}, tup_ids=range(10))
+            self.finish()
+
+    class Longer(ArrowBolt):
+        outputs = {"word": pa.string()}
+
+        def process_rows(self, batch):
+            self.emit_batch({"word": ["x" * 20_000] * batch.num_rows})
+
+    conf = {"topology.arrow.batch.bytes": 5000 if spout else 15_000}
+    text = "of 10 rows and 10,120 bytes, more than the 5,000 of 'topology.arrow.batch.bytes'; emit fewer rows at once"
+    if spout:
+        with pytest.raises(TopologyError, match=f"words: emits to stream 'default': a batch {text}"):
+            drain(Long, KeepRows, conf=conf)
+    else:
+        drain(Long, Longer, KeepRows, conf=conf, par=1)
+        assert len(Seen.failed) == 10
+        assert all("bolt0: emits to stream 'default': a batch of" in reason.exception for _, reason in Seen.failed)
+    clear()
+    drain(Long, KeepRows, conf={"topology.arrow.batch.bytes": None})
+    assert len(Seen.acked) == 10
+
+
+def test_tuples_of_more_bytes_than_the_limit_are_several_batches():
+    class Long(Words):
+        def next_tuple(self):
+            for n in range(16):
+                self.emit(["x" * (1000 if n else 9000), n], tup_id=n)
+            self.finish()
+
+    run(topology(Long, KeepRows, par=1), {"topology.arrow.batch.bytes": 5000})
+    assert sorted(Seen.acked) == list(range(16)) and [row[2] for row in Seen.rows] == list(range(16))
+    assert all(batch.num_rows == 1 or batch.nbytes <= 5000 for batch in Seen.batches)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None, "c"], pa.string_view()),
+        pa.array([b"a", None, b"c"], pa.binary_view()),
+        pa.array([["a"], None, ["c"]], pa.list_(pa.string_view())),
+    ],
+    ids=lambda column: str(column.type),
+)
+@pytest.mark.parametrize("grouping", [Grouping.fields("x"), Grouping.custom(lambda row, tasks: [tasks[0]])], ids=str)
+def test_views_of_text_travel_by_each_grouping_and_are_replayed(column, grouping):
+    class Views(ReliableSpout):
+        outputs = {"x": column.type}
+        backoff_secs = 1
+
+        def next_tuple(self):
+            ids = pa.array(["0", "1", "2"], pa.string_view())
+            self.emit_batch({"x": column}, tup_ids=ids)
+            self.finish()
+
+        def ack_batch(self, tup_ids):
+            Seen.acked += tup_ids.to_pylist()
+
+    class Once(ArrowBolt):
+        def process_rows(self, batch):
+            again = [value in Seen.rows for value in batch["x"].to_pylist()]
+            Seen.rows.extend(batch["x"].to_pylist())
+            self.fail_rows([not each for each in again], "not yet")
+
+    drain(Views, Once, grouping=grouping)
+    assert sorted(Seen.acked) == ["0", "1", "2"] and len(Seen.rows) == 6
+
+
+@pytest.mark.parametrize("grouping", [Grouping.shuffle, Grouping.fields("n")], ids=str)
+def test_a_spout_that_always_emits_a_wrong_batch_ends_the_topology(grouping):
+    """Also after good batches, which are replayed in each life."""
+
+    class Wrong(Reliable):
+        outputs = {"n": pa.int64()}
+
+        def next_tuple(self):
+            self.emit_batch({"n": [1, 2]}, tup_ids=[1, 2])
+            self.emit_batch({"n": ["x"]}, tup_ids=[3])
+
+    with Scheduler.of(topology(Wrong, KeepRows, grouping=grouping), seed=1) as scheduler:
+        with pytest.raises(TopologyError, match="words: emits to stream 'default': field 'n', which is int64"):
+            scheduler.drain()
+        assert scheduler.runtime.report().restarts == 5
+
+
+def test_a_value_that_no_tuple_holds_is_named_where_rows_travel_as_tuples():
+    class Far(Spout):
+        outputs = {"at": pa.timestamp("us")}
+
+        def next_tuple(self):
+            self.emit_batch({"at": pa.array([0, 2**60], pa.timestamp("us"))})
+
+    text = r"words: emits to stream 'default': row 1: field 'at' is timestamp\[us\]: "
+    with pytest.raises(TopologyError, match=text):
+        drain(Far, KeepRows, conf={"topology.trace.sample": 1})
 
 
 def test_columns_of_different_lengths_are_refused():
@@ -1052,7 +1160,9 @@ def random_topology(seed, *, batches):
     return type("Random", (Topology,), {**specs, "config": config})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(40)]
+)
 def test_a_random_topology_of_rows_and_batches_does_what_it_does_with_tuples(seed):
     """Each row is processed as often, and each tree ends in the same way; the order of steps is another one."""
     ends = []

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from acker._flow import Outlet, rows_by_task
 from acker.errors import AckerError, ArgumentTypeError, TopologyError
-from acker.topology.arrow_columns import array_of, one_batch, owned, table_of
+from acker.topology.arrow_columns import array_of, one_batch, owned, table_of, take_rows
 from acker.topology.column_hash import stable_hash_column
 from acker.topology.streams import Stream
+from acker.topology.tuple_batch import values_of
 from acker.topology.tuples import TupleSource
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ Rows = slice | NDArray[np.int64]
 ALL_ROWS: Final = slice(None)
 # A shuffle does not cut what is shorter.
 _SLICE_ROWS: Final = 256
+
+# The option that limits the bytes of a batch.
+BATCH_BYTES: Final = "topology.arrow.batch.bytes"
 
 
 class TaskRows(NamedTuple):
@@ -85,7 +89,7 @@ class ByHash:
             self._hashes(columns.slice(0, 1))  # for the error of a type without a hash, as with several tasks
             return [TaskRows(self._outlets[0], columns, ALL_ROWS)]
         order, bounds = rows_by_task(self._hashes(columns), len(self._outlets))
-        taken = columns.take(order)
+        taken = take_rows(columns, order)
         return [
             TaskRows(outlet, taken.slice(begin, end - begin), order[begin:end])
             for outlet, begin, end in zip(self._outlets, bounds.tolist(), bounds[1:].tolist(), strict=False)
@@ -124,7 +128,10 @@ class ByRow:
             for outlet in chosen:
                 outlets[outlet.task] = outlet
                 rows.setdefault(outlet.task, []).append(row)
-        return [TaskRows(outlets[task], columns.take(found), np.array(found, np.int64)) for task, found in rows.items()]
+        return [
+            TaskRows(outlets[task], take_rows(columns, found), np.array(found, np.int64))
+            for task, found in rows.items()
+        ]
 
 
 class BatchRoute:
@@ -136,14 +143,24 @@ class BatchRoute:
     stream : Stream
     groupings : sequence of BatchGrouping
         One for each consumer, without those of direct streams.
+    bytes_max : int, optional
+        The limit of a batch.
     """
 
-    def __init__(self, source: TupleSource, stream: Stream, groupings: Sequence[BatchGrouping]) -> None:
+    def __init__(
+        self,
+        source: TupleSource,
+        stream: Stream,
+        groupings: Sequence[BatchGrouping],
+        bytes_max: int | None = None,
+    ) -> None:
         self.source = source
         self.where = emits_to(source)
         self._fields = list(source.fields)
         self._types: dict[str, pa.DataType] = dict(stream.types)
+        self._declared = frozenset(stream.types)
         self._groupings = groupings
+        self._bytes_max = bytes_max
         self._schema: pa.Schema | None = None
 
     def split(self, columns: pa.RecordBatch, direct: Outlet | None = None) -> list[TaskRows]:
@@ -156,6 +173,29 @@ class BatchRoute:
 
     def read(self, columns: Any) -> pa.RecordBatch:
         """Return emitted columns in the order of the fields; those that do not fit the stream raise TopologyError."""
+        batch = self._read(columns)
+        limit = self._bytes_max
+        if has_more_bytes(batch, limit):
+            self._refuse(
+                f"a batch of {batch.num_rows:,} rows and {batch.nbytes:,} bytes, more than the {limit:,} of "
+                f"{BATCH_BYTES!r}; emit fewer rows at once, or raise the option"
+            )
+        return batch
+
+    def values_of_rows(self, columns: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return the rows for tuples; refuse a value that no object of Python can hold."""
+        found = []
+        for name, column in zip(self._fields, columns.columns, strict=True):
+            values, errors = values_of(column)
+            for row, text in errors.items():
+                self._refuse(
+                    f"row {row}: field {name!r} is {column.type}: {text}. Its rows travel as tuples, which cannot hold "
+                    "the value; cast the column, or see docs/columns.md, *What sees rows*"
+                )
+            found.append(values)
+        return list(zip(*found, strict=True)) if found else [()] * columns.num_rows
+
+    def _read(self, columns: Any) -> pa.RecordBatch:
         import pyarrow as pa
 
         if isinstance(columns, pa.RecordBatch) and self._schema is not None and columns.schema.equals(self._schema):
@@ -203,13 +243,20 @@ class BatchRoute:
                 self._types[entry.name] = entry.type
             return pa.field(entry.name, entry.type)
         if entry.type != expected and not pa.types.is_null(entry.type):
-            self._refuse(
-                f"field {entry.name!r} is {entry.type} and was {expected}; cast it, or give `outputs` the type"
-            )
+            known, mend = f"was {expected} in the first batch", "cast it, or give `outputs` the type"
+            if entry.name in self._declared:
+                known, mend = f"`outputs` says {expected}", "cast it, or change `outputs`"
+            self._refuse(f"field {entry.name!r} is {entry.type}, and {known}; {mend}")
         return pa.field(entry.name, expected)
 
     def _refuse(self, text: str) -> NoReturn:
         raise TopologyError(f"{self.where}: {text}")
+
+
+def has_more_bytes(batch: pa.RecordBatch, limit: int | None) -> bool:
+    """Return whether the rows of a batch take more bytes than a limit, if there is one."""
+    # The buffers, which may have other rows too, are counted a hundred times as fast.
+    return limit is not None and batch.get_total_buffer_size() > limit and batch.nbytes > limit
 
 
 def emits_to(source: TupleSource) -> str:

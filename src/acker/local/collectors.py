@@ -345,7 +345,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         if not read.num_rows:
             return
         if self._sends_rows_alone() or not self.on_executor_thread or (ids is not None and ids.null_count):
-            values = zip(*[column.to_pylist() for column in read.columns], strict=True)
+            values = batches.values_of_rows(read)
             for row, tup_id in zip(values, [None] * read.num_rows if ids is None else ids.to_pylist(), strict=True):
                 spout.emit(row, tup_id, stream, direct_task)
             return

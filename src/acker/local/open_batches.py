@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from acker.observe.reasons import Reason
 from acker.topology.anchors import Int64s
+from acker.topology.arrow_columns import take
 from acker.topology.replays import ReplayBatch
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ class OpenBatch:
         """Return the tuple ids of some rows."""
         if rows.size == len(self) and bool((rows == np.arange(rows.size)).all()):
             return self.tup_ids
-        taken: pa.Array[Any] = self.tup_ids.take(rows)
-        return taken
+        return take(self.tup_ids, rows)
 
 
 class BatchOutcome:

@@ -33,6 +33,7 @@ def make_route(
     stream: Stream,
     outlet_of: Callable[[int, Subscription], Outlet],
     rng: random.Random,
+    bytes_max: int | None = None,
 ) -> Route:
     """Make the route of a stream of one task.
 
@@ -42,6 +43,8 @@ def make_route(
         (task id, subscription) -> the outlet to that task.
     rng : random.Random
         Chooses where shuffles start, so that not all tasks send their first tuple to the same task.
+    bytes_max : int, optional
+        The limit of an emitted batch.
     """
     choosers: list[StreamGrouping] = []
     batch_groupings: list[BatchGrouping] = []
@@ -57,7 +60,7 @@ def make_route(
             batch_groupings.append(for_batches)
     chooser = choosers[0] if len(choosers) == 1 else CombinedGrouping(choosers) if choosers else AllGrouping([])
     route = Route(source, chooser, stream.direct, direct)
-    route.batches = BatchRoute(source, stream, batch_groupings)
+    route.batches = BatchRoute(source, stream, batch_groupings, bytes_max)
     return route
 
 

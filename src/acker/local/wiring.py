@@ -14,6 +14,7 @@ from acker._engine.protocol import UINT64_MAX, divide_up
 from acker._flow import Outlet, Route
 from acker.errors import TopologyError
 from acker.local.batch_collectors import ArrowBoltCollector
+from acker.local.batch_routes import BATCH_BYTES
 from acker.local.clock import Clock, Signal
 from acker.local.collectors import AsyncBoltCollector, ExecutorParts, LocalBoltCollector, LocalSpoutCollector
 from acker.local.event_times import EventTimes
@@ -199,8 +200,8 @@ class ExecutorSet:
                 self.spouts.append(executor)
             else:
                 if issubclass(node.component, ArrowBolt):
-                    rows = options["topology.arrow.batch.rows"]
-                    executor = ArrowBoltExecutor(*arguments, batch_rows=rows, **common)
+                    limits = {"batch_rows": options["topology.arrow.batch.rows"], "batch_bytes": options[BATCH_BYTES]}
+                    executor = ArrowBoltExecutor(*arguments, **limits, **common)
                 elif has_async(node.component, "process"):
                     at_once = options["topology.async.max.concurrency"]
                     executor = AsyncBoltExecutor(*arguments, at_once=at_once, **common)
@@ -301,7 +302,9 @@ class ExecutorSet:
         routes: dict[str | None, Route] = {}
         for name, stream in node.streams.items():
             source = TupleSource(node.name, name, task, stream.fields)
-            routes[name] = make_route(graph, source, stream, outlet_of, parts.rng)
+            routes[name] = make_route(
+                graph, source, stream, outlet_of, parts.rng, self._options[node.name][BATCH_BYTES]
+            )
         if "default" in routes:
             routes[None] = routes["default"]
         return routes

@@ -92,6 +92,31 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
+def take_rows(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
+    """Return the rows of a batch at these indices, whatever the types of its columns."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
+
+
+def take(column: pa.Array[Any], rows: Any) -> pa.Array[Any]:
+    """Return the values at these indices. Arrow's own `take` does not know views of text and binaries."""
+    import pyarrow as pa
+
+    indices = pa.array(rows)
+    taken: pa.Array[Any]
+    try:
+        taken = column.take(indices)
+    except pa.ArrowNotImplementedError:
+        plain: Any = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(column.type)
+        if plain is not None:
+            taken = column.cast(plain).take(indices).cast(column.type)
+        else:  # A view within a list or a struct.
+            parts = [column.slice(row, 1) for row in indices.to_pylist()]
+            taken = pa.concat_arrays(parts) if parts else column.slice(0, 0)
+    return taken
+
+
 def read_parents(parents: Any, outputs: int, inputs: int, what: str = "parent") -> Parents:
     """Return the input rows of output rows as pairs.
 

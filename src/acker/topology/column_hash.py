@@ -145,7 +145,7 @@ def _hash_rarer(column: Any) -> Hashes:
         return _hash_values(column.cast(pa.binary()))
     if str(kind) in ("string_view", "binary_view"):
         return _hash_values(column.cast(pa.large_string() if str(kind) == "string_view" else pa.large_binary()))
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
         encoded = column.dictionary_encode()  # Python makes each number, so each one once
         return _take(_by_value(encoded.dictionary), encoded)
     return _by_value(column)

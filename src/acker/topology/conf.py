@@ -100,6 +100,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "topology.tick.tuple.freq.secs": _seconds(None, "seconds between two ticks of a bolt; None: no ticks", none=True),
     "topology.executor.receive.buffer.size": _integer(8192, "number of tuples that the queue of an executor holds", 1),
     "topology.arrow.batch.rows": _integer(8192, "number of rows that an ArrowBolt processes at most at once", 1),
+    "topology.arrow.batch.bytes": _integer(
+        256_000_000, "limit of the bytes of an emitted batch; None: no limit", 1, none=True
+    ),
     "topology.trace.sample": _integer(None, "N: the deliveries of one tree in N are traced for reports", 1, none=True),
     "topology.stats.sample.rate": _number(0.05, "share of tuples whose latency is measured", 0, 1),
     "topology.drain.secs": _number(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from acker.topology.arrow_columns import take, take_rows
 from acker.topology.tuple_batch import values_of
 
 
@@ -109,12 +110,8 @@ class ReplayTable:
 
     def schedule_rows(self, batch: ReplayBatch, rows: Any, due_ms: int, *, counted: bool) -> None:
         """Schedule a replay of rows of a batch, as a batch of their own."""
-        import pyarrow as pa
-
-        taken = pa.array(rows)
-        waiting = ReplayBatch(
-            batch.columns.take(taken), batch.tup_ids.take(taken), batch.stream, batch.direct_task, batch.attempt
-        )
+        columns, tup_ids = take_rows(batch.columns, rows), take(batch.tup_ids, rows)
+        waiting = ReplayBatch(columns, tup_ids, batch.stream, batch.direct_task, batch.attempt)
         waiting.due_ms, waiting.counted = due_ms, counted
         self.forget_rows(batch, rows)
         self.record_batch(waiting)

@@ -9,11 +9,12 @@ import numpy as np
 
 from acker.errors import AckerError
 from acker.local.batch_collectors import ArrowBoltCollector, BatchCall
+from acker.local.batch_routes import has_more_bytes
 from acker.local.executors.base import STEP_TUPLES, Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.observe.reasons import Reason, ReasonKind, reason_line, reason_text
 from acker.topology.arrow_bolt import ArrowBolt
-from acker.topology.arrow_columns import array_of
+from acker.topology.arrow_columns import array_of, take_rows
 from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
 from acker.topology.stateful import StatefulBolt
 from acker.topology.tuple_batch import TupleBatch, unpack, values_of
@@ -52,9 +53,19 @@ class ArrowBoltTask(BoltTask):
         self._types: dict[tuple[str, str], dict[str, pa.DataType]] = {}
         self._divides = self._arrow_bolt.finds_bad_rows and not isinstance(self.bolt, StatefulBolt)
 
-    def process_tuples(self, tuples: list[Tuple]) -> None:
-        """Process tuples of one stream as a batch; those that do not fit its types fail."""
+    def process_tuples(self, tuples: list[Tuple], bytes_max: int | None) -> None:
+        """Process tuples of one stream as a batch, or as several of fewer bytes; those that do not fit its types fail.
+
+        A tuple alone may have more bytes.
+        """
         rows = self._as_rows(tuples)
+        if rows is None or (
+            rows.batch is not None and len(tuples) > 1 and has_more_bytes(rows.batch.columns, bytes_max)
+        ):
+            half = len(tuples) // 2
+            self.process_tuples(tuples[:half], bytes_max)
+            self.process_tuples(tuples[half:], bytes_max)
+            return
         if rows.misfits:
             self.fail_misfits(rows.misfits)
         if rows.batch is not None:
@@ -110,7 +121,10 @@ class ArrowBoltTask(BoltTask):
         who = self.collector
         return Reason(ReasonKind.FAILED, who.component, who.task, fault.reason, line=reason_line(fault.error))
 
-    def _as_rows(self, tuples: list[Tuple]) -> _Rows:
+    def _as_rows(self, tuples: list[Tuple]) -> _Rows | None:
+        """Return tuples as columns; None if they are too many bytes for one batch of Arrow."""
+        import pyarrow as pa
+
         source: Any = tuples[0]._source
         columns, anchors = unpack(tuples)
         key = source.component, source.stream
@@ -121,8 +135,8 @@ class ArrowBoltTask(BoltTask):
             column, wrong = _column_of(values, types, name)
             misfits = wrong | misfits
             found.append(column)
-        import pyarrow as pa
-
+        if len(tuples) > 1 and any(isinstance(column, pa.ChunkedArray) for column in found):
+            return None
         batch = pa.RecordBatch.from_arrays(found, names=list(source.fields))
         if not misfits:
             return _Rows(TupleBatch.of_anchors(source, batch, anchors, tuples), [])
@@ -132,7 +146,7 @@ class ArrowBoltTask(BoltTask):
         if not kept.size:
             return _Rows(None, told)
         kept_tuples = [tuples[row] for row in kept.tolist()]
-        rows = TupleBatch.of_anchors(source, batch.take(kept), anchors.take(kept), kept_tuples)
+        rows = TupleBatch.of_anchors(source, take_rows(batch, kept), anchors.take(kept), kept_tuples)
         return _Rows(rows, told)
 
 
@@ -143,13 +157,16 @@ class ArrowBoltExecutor(BoltExecutor):
     ----------
     batch_rows : int
         Number of rows that are processed at most at once.
+    batch_bytes : int or None
+        Tuples whose batch would have more bytes are processed in parts.
     """
 
     tasks: list[ArrowBoltTask]  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, batch_rows: int, **options: Any) -> None:
+    def __init__(self, *args: Any, batch_rows: int, batch_bytes: int | None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._batch_in_work: tuple[int, Any] | None = None
 
     def in_work(self) -> Iterator[tuple[BoltTask, list[Tuple]]]:
@@ -176,7 +193,7 @@ class ArrowBoltExecutor(BoltExecutor):
                 if isinstance(item, TupleBatch):
                     self.tasks[index].process_batch(item)
                 else:
-                    self.tasks[index].process_tuples(item)
+                    self.tasks[index].process_tuples(item, self._batch_bytes)
             finally:
                 self._batch_in_work = None
         return done
