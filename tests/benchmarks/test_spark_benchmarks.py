@@ -7,7 +7,7 @@ import pytest
 
 from acker.spark import completions
 from acker.spark.session_checks import PROVIDER_CONF
-from benchmarks.suite import spark_topologies, streaming
+from benchmarks.suite import live_page, spark_topologies, streaming
 from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
@@ -88,3 +88,10 @@ def test_small_micro_batches_of_a_topology_are_measured(spark):
     result = spark_topologies.small(TINY)
     assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("topology", "empty")]
     assert {side: len(samples) for side, samples in result.samples.items()} == {"topology": 1, "empty": 1}
+
+
+def test_a_stream_of_a_topology_is_measured_with_an_open_page_and_without_one(spark):
+    result = live_page.live_spark(TINY)
+    assert result.checksum == {"units": 600} and all(each["readings"] for each in result.parameters["seen"])
+    assert {side: len(samples) for side, samples in result.samples.items()} == {"page open": 2, "no page": 2}
+    assert min(sample for samples in result.samples.values() for sample in samples) > 0
