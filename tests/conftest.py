@@ -1,5 +1,6 @@
 """What the tests share: the acker beside the reference, servers of brokers, Spark, and one Hypothesis profile."""
 
+import gc
 import os
 import signal
 import sys
@@ -119,6 +120,12 @@ def pytest_collection_modifyitems(items):
         if any(name in SERVER_NAMES for name in used(item)):
             item.add_marker(pytest.mark.server)
             item.add_marker(pytest.mark.repository)  # which has the script that starts them
+
+
+def pytest_collection_finish():
+    """Take the tests themselves out of the work of the garbage collector, of which many tests and checks ask."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -25,8 +25,9 @@ def test_modules_of_a_worker_are_no_garbage_to_look_for(spark):
 
     (row,) = spark.range(1).coalesce(1).mapInArrow(pack_function(count), "frozen long").collect()
     assert row.frozen > 10_000
+    frozen = gc.get_freeze_count()
     pickle.loads(cloudpickle.dumps(VersionedPickle(1)))
-    assert gc.get_freeze_count() == 0, "a pickle that is opened elsewhere leaves the garbage collector alone"
+    assert gc.get_freeze_count() <= frozen, "a pickle that is opened elsewhere leaves the garbage collector alone"
 
 
 @pytest.mark.spark

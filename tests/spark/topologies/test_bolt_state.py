@@ -29,8 +29,13 @@ def forget():
         KeptStates.clear()
 
     forget()
+    frozen = gc.get_freeze_count()
     yield forget
     forget()
+    if gc.get_freeze_count() != frozen:  # tests/conftest.py has frozen the tests
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 class Batches:
@@ -45,15 +50,23 @@ class Batches:
 
     def run(self, change, *, commit=True):
         """Run one micro-batch; return the state as it was before."""
+        before = {}
+
+        def look_and_change(state):
+            before.update(copy.deepcopy(dict(state)))
+            change(state)
+
+        self.change(look_and_change, commit=commit)
+        return before
+
+    def change(self, change, *, commit=True):
+        """Run one micro-batch."""
         files = self.files()
-        state = files.new_state(self.task)
-        before = copy.deepcopy(dict(state))
-        change(state)
+        change(files.new_state(self.task))
         written = files.write()
         if commit:
             self.chains.update(written)
             self.number += 1
-        return before
 
 
 @pytest.fixture
@@ -267,48 +280,39 @@ def test_a_worker_drops_the_states_of_runs_that_have_ended(forget):
 
 def test_the_garbage_collector_does_not_look_at_what_is_kept_in_each_micro_batch(batches):
     """Spark's workers let it look at everything after each task."""
-    batches.run(lambda state: state.update({("key", number): [number] for number in range(20_000)}))
-    try:
-        for number in range(3):
-            batches.run(lambda state, number=number: state.update({("new", number): (number, [])}))
-            gc.collect()
-            log, state = KeptStates.take(batches.folder, 3)
-            looked_at = {id(each) for each in gc.get_objects()}
-            assert not looked_at & {id(state), id(log._file_of), id(state["key", 7])}
-            KeptStates.keep(batches.folder, 3, log, state)
-    finally:
-        gc.unfreeze()
+    batches.change(lambda state: state.update({("key", number): [number] for number in range(20_000)}))
+    for number in range(3):
+        batches.change(lambda state, number=number: state.update({("new", number): (number, [])}))
+        gc.collect()
+        log, state = KeptStates.take(batches.folder, 3)
+        looked_at = {id(each) for each in gc.get_objects()}
+        assert not looked_at & {id(state), id(log._file_of), id(state["key", 7])}
+        KeptStates.keep(batches.folder, 3, log, state)
 
 
 def test_the_garbage_collector_looks_again_when_much_has_changed(batches):
-    batches.run(lambda state: state.update({number: [] for number in range(20_000)}))
-    try:
-        frozen = gc.get_freeze_count()
-        batches.run(lambda state: state.clear())
-        assert gc.get_freeze_count() < frozen - 19_000
-        batches.run(lambda state: state.update({number: [] for number in range(30_000)}))
-        gc.collect()
-        assert gc.get_freeze_count() > 30_000
-        KeptStates.clear()
-        batches.run(lambda state: state.clear())
-        assert gc.get_freeze_count() == 0
-    finally:
-        gc.unfreeze()
+    batches.change(lambda state: state.update({number: [] for number in range(20_000)}))
+    frozen = gc.get_freeze_count()
+    batches.change(lambda state: state.clear())
+    assert gc.get_freeze_count() < frozen - 19_000
+    batches.change(lambda state: state.update({number: [] for number in range(30_000)}))
+    gc.collect()
+    assert gc.get_freeze_count() > 30_000
+    KeptStates.clear()
+    batches.change(lambda state: state.clear())
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_garbage_collector_looks_at_what_is_kept_ever_more_rarely(batches, monkeypatch):
     looks = []
     unfreeze = gc.unfreeze
     monkeypatch.setattr(gc, "unfreeze", lambda: (looks.append(1), unfreeze()))
-    batches.run(lambda state: state.update({number: [number] for number in range(20_000)}))
-    try:
-        for number in range(20):
-            keys = range(number % 5 * 4_000, number % 5 * 4_000 + 4_000)
-            batches.run(lambda state, keys=keys: state.update({key: [key] for key in keys}))
-            gc.collect()  # as Spark's worker does
-        assert len(looks) == 3  # after 20,000 changes, 40,000 and 80,000
-    finally:
-        gc.unfreeze()
+    batches.change(lambda state: state.update({number: [number] for number in range(20_000)}))
+    for number in range(20):
+        keys = range(number % 5 * 4_000, number % 5 * 4_000 + 4_000)
+        batches.change(lambda state, keys=keys: state.update({key: [key] for key in keys}))
+        gc.collect()  # as Spark's worker does
+    assert len(looks) == 3  # after 20,000 changes, 40,000 and 80,000
 
 
 class Knot:
@@ -326,10 +330,7 @@ def test_cycles_that_are_dropped_from_a_state_are_found_although_it_is_frozen(ba
             state[key] = knot = Knot()
             alive.add(knot)
 
-    try:
-        for number in range(24):
-            batches.run(lambda state, number=number: renew(state, number % 4 * 5_000))
-            gc.collect()
-            assert len(alive) <= 20_000 + 10_000 + 5_000
-    finally:
-        gc.unfreeze()
+    for number in range(24):
+        batches.change(lambda state, number=number: renew(state, number % 4 * 5_000))
+        gc.collect()
+        assert len(alive) <= 20_000 + 10_000 + 5_000
