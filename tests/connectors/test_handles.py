@@ -145,14 +145,23 @@ def test_an_exception_in_a_block_is_logged_and_goes_no_further(owner, caplog):
     assert "attempt 2 of jobs#7 failed" in caplog.text and "no lamp" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("fault", "goes_back"),
-    [(KeyboardInterrupt, True), (SystemExit, True), (GeneratorExit, True), (asyncio.CancelledError, False)],
-)
-def test_what_ends_a_program_ends_the_message_and_goes_on(owner, fault, goes_back):
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_a_program_ends_the_message_and_goes_on(owner, fault):
     with pytest.raises(fault), owner.message() as message:
         raise fault
-    assert owner.outcomes() == ["FAILED"] and message._tree.goes_back is goes_back
+    assert owner.outcomes() == ["FAILED"] and message._tree.goes_back
+
+
+def test_a_cancellation_goes_on_where_an_event_loop_runs_and_fails_the_message_elsewhere(owner):
+    async def block():
+        with owner.message():
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(block())
+    with owner.message() as message:
+        raise asyncio.CancelledError
+    assert owner.outcomes() == ["FAILED", "FAILED"] and not message._tree.goes_back
 
 
 def test_of_a_failure_and_the_end_of_the_program_the_first_counts(owner):
@@ -310,7 +319,7 @@ def test_a_call_that_is_cancelled_fails_the_message(owner):
     with owner.message() as message:
         message.submit(pool, int)
         pool.shutdown(wait=False, cancel_futures=True)
-    assert owner.outcomes() == ["FAILED"] and "cancelled" in message._tree.reason
+    assert owner.outcomes() == ["FAILED"] and message._tree.reason == "CancelledError"
     go.set()
     pool.shutdown()
 

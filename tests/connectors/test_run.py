@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -29,6 +29,7 @@ from acker.connectors.handles import Process
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import JetStreamHarness, KafkaHarness, PostgreSQLHarness, RedisHarness, SQSHarness
+from tests.connectors.test_asyncio import stop_when_done
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 # No test waits for so long, unless it fails.
@@ -83,6 +84,73 @@ def test_a_message_is_done_when_the_handler_returns_and_fails_when_it_raises(bro
     # The line of the handler, and not one of acker, says where a message failed.
     told = [record.getMessage() for record in caplog.records if "failed in" in record.getMessage()]
     assert len(told) == 2 and all("test_run.py" in text for text in told)
+
+
+def cancelled_call(_):
+    """Wait for a call that somebody has cancelled."""
+    call = Future()
+    call.cancel()
+    call.result()
+
+
+async def cancelled_coroutine(_):
+    """Wait for a coroutine that somebody has cancelled."""
+    task = asyncio.create_task(asyncio.sleep(LONG))
+    task.cancel()
+    await task
+
+
+def coroutine_by_itself(message):
+    asyncio.run(cancelled_coroutine(message))
+
+
+@pytest.mark.parametrize(
+    ("wait", "options"),
+    [
+        (cancelled_call, {}),
+        (cancelled_call, {"retry_on": OSError}),
+        (as_coroutine(cancelled_call), {}),
+        (coroutine_by_itself, {}),
+        (cancelled_coroutine, {}),
+    ],
+)
+def test_a_handler_that_waits_for_something_cancelled_fails_its_attempt_and_the_run_goes_on(
+    broker, wait, options, caplog
+):
+    broker.publish([b"a", b"b"])
+    letters, begun = MemoryPublisher(), Counter()
+
+    async def handle_async(message):
+        begun[message.value] += 1
+        if message.value == b"a":
+            await wait(message)
+
+    def handle(message):
+        begun[message.value] += 1
+        if message.value == b"a":
+            wait(message)
+
+    consumer = consumer_of(broker, attempts_max=2, dead_letters=letters, **options)
+    stop_when_done(consumer, broker)
+    stats = run_any(consumer, handle_async if inspect.iscoroutinefunction(wait) else handle)
+    assert begun == {b"a": 2, b"b": 1} and stats.failed == 2
+    (letter,) = letters.published
+    assert "CancelledError" in letter.headers["acker-reason"]
+    told = [each for each in caplog.records if "attempt 1 of memory/0 failed in" in each.getMessage()]
+    assert len(told) == 1 and told[0].exc_info is not None
+
+
+@pytest.mark.parametrize("wait", [cancelled_call, coroutine_by_itself])
+def test_a_handler_that_waits_for_something_cancelled_in_a_stop_gives_its_message_back(broker, wait):
+    broker.publish([b"a"])
+    consumer = consumer_of(broker, attempts_max=1, dead_letters=MemoryPublisher())
+
+    def handle(message):
+        consumer.stop()
+        wait(message)
+
+    stats = consumer.run(handle)
+    assert (stats.failed, stats.dead_letters, stats.released, broker.left()) == (0, 0, 1, 1)
 
 
 def test_until_empty_waits_for_what_the_broker_tries_again():

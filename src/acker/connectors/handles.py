@@ -388,9 +388,6 @@ class Handle:
         try:
             error = unrun_error("the call", future.result(), _SPAWN)
         except BaseException as raised:  # noqa: BLE001 - it fails the message
-            if _is_cancellation(raised):
-                self._end("cancelled", goes_back=self._tree.owner.is_stopping)
-                return
             error = raised
         if error is None:
             self._end(None)
@@ -398,7 +395,7 @@ class Handle:
         if isinstance(error, PROGRAM_ENDS):
             # Nothing else tells the program of it.
             self._tree.owner.break_off(error)
-        self._end_by(error, is_logged=self.alive)
+        self._end_by(error, is_logged=self.alive and not self._goes_back(error))
 
     def _end_by(self, error: BaseException, *, is_logged: bool) -> None:
         """End by an exception, which fails the message unless that is not its fault."""
@@ -415,12 +412,13 @@ class Handle:
     def _goes_back(self, error: BaseException) -> bool:
         """Return whether an exception is none of the message: a pool broke, or the program ends.
 
+        So does a cancellation while the consumer stops.
         A coroutine that is cancelled from outside of the block looks the same whether the program ends or a timeout
         around the block is over. If the message is handed out again, and that comes again, the program has not ended.
         """
         if isinstance(error, (*PROGRAM_ENDS, BrokenExecutor)):
             return True
-        if isinstance(error, Exception) or not _is_cancellation(error):
+        if not _is_cancellation(error):
             return False
         tree = self._tree
         return tree.owner.is_stopping or (not tree.attempt.went_back and _is_cancelled_from_outside())
@@ -649,7 +647,7 @@ class Handle:
             if not self._is_ended:
                 self._end(None)
             return False
-        is_ordinary = isinstance(error, Exception)
+        is_ordinary = isinstance(error, Exception) or _is_cancelled_wait(error)
         self._end_by(error, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
 
@@ -813,9 +811,24 @@ def _traced(tree: MessageTree, work: Coroutine[Any, Any, T]) -> Coroutine[Any, A
 
 
 def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, Exception):
+        return isinstance(error, CancelledError)
     import asyncio
 
-    return isinstance(error, CancelledError | asyncio.CancelledError)
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _is_cancelled_wait(error: BaseException) -> bool:
+    """Return whether plain code waited for something that was cancelled: only event loops cancel the code itself."""
+    if not _is_cancellation(error):
+        return False
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _is_cancelled_from_outside() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +144,8 @@ class FinalErrors:
             return False  # the end of the program is no message's fault
         if isinstance(error, (Reject, self.final_on)):
             return True
-        return self.retry_on is not None and not isinstance(error, self.retry_on)
+        # What was cancelled says nothing of the message.
+        return self.retry_on is not None and not isinstance(error, (CancelledError, self.retry_on))
 
 
 def _is_exception_type(kind: Any) -> bool:
