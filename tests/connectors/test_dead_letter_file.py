@@ -95,11 +95,40 @@ def test_a_retry_that_cannot_drop_says_that_letters_are_there_twice(tmp_path, mo
     def refuse(_descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    def publish(messages):  # Meanwhile others fill the disk.
+        monkeypatch.setattr(os, "fsync", refuse)
+        return MemoryPublisher.write(target, messages)
+
+    target.write = publish
     with pytest.raises(SourceError, match=r"^2 letters were published again and not dropped.* twice: .*No space left"):
         DeadLetters(DeadLetterFile(path)).retry(lambda letter: letter.value != b"rug", to=target)
     assert [each.value for each in target.published] == [b"lamp", b"desk"]
     assert values(path) == ["lamp", "desk", "rug"]
+
+
+@pytest.mark.parametrize("fault", ["no room", "read-only"])
+def test_a_retry_publishes_nothing_where_the_file_cannot_be_written_anew(tmp_path, fault):
+    """In a process that may write no more than half of the file; or beside a file that nobody may replace."""
+    path = tmp_path / "letters"
+    written(path, b"lamp", b"desk" * 1000)
+    if fault == "read-only":
+        (tmp_path / ".letters.new").mkdir()
+    code = f"""
+import resource
+from acker import SourceError
+from acker.connectors import DeadLetterFile, DeadLetters
+from acker.testing.connectors import MemoryPublisher
+if {fault!r} == "no room":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+target = MemoryPublisher()
+try:
+    DeadLetters(DeadLetterFile({str(path)!r})).retry(to=target)
+except SourceError as error:
+    print(len(target.published), error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.startswith(f"0 nothing was published, since no letter can be dropped: file {path}: "), told
+    assert values(path) == ["lamp", "desk" * 1000]
 
 
 def test_a_line_that_is_nested_too_deep_hides_no_letter(tmp_path, caplog):

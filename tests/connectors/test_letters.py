@@ -12,10 +12,14 @@ import sys
 import time
 import uuid
 from collections import Counter
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+import redis
 
+from acker import SourceError
 from acker.connectors import Consumer, DeadLetters, Outgoing
+from acker.connectors.redis_streams import RedisStreamsPublisher
 from acker.testing.connectors import MemoryPublisher
 
 PATIENCE_SECS = 120.0
@@ -182,6 +186,22 @@ class TestRedisStreams(TestFile):
             for stream in (f"{self.name}-dead", self.name)
         )
 
+    def test_a_retry_publishes_nothing_where_this_user_may_not_delete(self):
+        self.publish(made(self.place), [Outgoing(b"lamp")])
+        url = urlsplit(self.url)
+        with redis.Redis.from_url(self.url) as client:
+            client.acl_setuser(self.name, enabled=True, nopass=True, keys=["*"], commands=["+@all", "-xdel"])
+        server = urlunsplit(url._replace(netloc=f"{self.name}:any@{url.hostname}:{url.port}"))
+        refuses_removal(RedisStreamsPublisher(server, stream=f"{self.name}-dead"), "xdel")
+
+
+def refuses_removal(place, why):
+    """Check that a retry publishes nothing where no letter can be dropped."""
+    target = MemoryPublisher()
+    with pytest.raises(SourceError, match=f"^nothing was published, since no letter can be dropped: .*{why}"):
+        DeadLetters(place).retry(to=target)
+    assert target.published == []
+
 
 class TestPostgreSQL(OneOfEachKind):
     key = b"k\xff"
@@ -203,29 +223,51 @@ class TestPostgreSQL(OneOfEachKind):
     def key_of(self, message):
         return message.raw["key"]
 
+    @pytest.mark.slow
+    def test_a_retry_publishes_nothing_where_this_user_may_not_delete(self, postgresql):
+        import psycopg
+
+        from acker.connectors.postgresql import PostgreSQLPublisher
+
+        self.publish(made(self.place), [Outgoing(b"lamp")])
+        with psycopg.connect(postgresql.url) as connection:
+            connection.execute(f"CREATE ROLE {self.name} LOGIN PASSWORD 'any'")
+            connection.execute(f"GRANT SELECT ON {self.name}_dead TO {self.name}")
+        conninfo = psycopg.conninfo.make_conninfo(postgresql.url, user=self.name, password="any")
+        refuses_removal(PostgreSQLPublisher(conninfo, table=f"{self.name}_dead"), "permission denied")
+
 
 class TestJetStream(OneOfEachKind):
     @pytest.fixture(autouse=True)
     def _place(self, nats):
         self.url, self.name = nats.url, f"letters-{uuid.uuid4().hex[:8]}"
-        asyncio.run(self.add_streams())
+        asyncio.run(self.add_streams(self.name))
         self.place, self.queue = (
             json.dumps(["nats", "JetStreamPublisher", {"servers": self.url, "subject": f"{self.name}.{part}"}])
             for part in ("dead", "work")
         )
 
-    async def add_streams(self):
+    async def add_streams(self, name, **options):
         import nats
 
         client = await nats.connect(self.url)
         for part in ("dead", "work"):
-            await client.jetstream().add_stream(name=f"{self.name}-{part}", subjects=[f"{self.name}.{part}"])
+            await client.jetstream().add_stream(name=f"{name}-{part}", subjects=[f"{name}.{part}"], **options)
         await client.close()
 
     def source(self):
         from acker.connectors.nats import JetStream
 
         return JetStream(self.url, stream=f"{self.name}-work", durable="g")
+
+    @pytest.mark.slow
+    def test_a_retry_publishes_nothing_where_the_stream_denies_to_delete(self):
+        from acker.connectors.nats import JetStreamPublisher
+
+        asyncio.run(self.add_streams(f"{self.name}-kept", deny_delete=True))
+        place = JetStreamPublisher(self.url, subject=f"{self.name}-kept.dead")
+        self.publish(place, [Outgoing(b"lamp")])
+        refuses_removal(place, "deny_delete")
 
 
 class TestRabbitMQ(LettersContract):

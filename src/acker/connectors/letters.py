@@ -203,12 +203,14 @@ class DeadLetters:
         ArgumentValueError
             There is neither `to` nor a source, or the source knows no publisher.
         SourceError, ConnectionLostError
-            The place cannot be read; or what was published cannot be dropped there, and the text says how many.
+            The place cannot be read; or no letter can be dropped there, and nothing was published; or what was
+            published cannot be dropped all the same, and the text says how many.
         """
         is_origin = to is None
         target = self._own_target() if to is None else to
 
         def retry(visit: _Visit, found: _Found) -> list[Letter]:
+            visit.check_removal()
             held = visit.held(found)
             copies = [
                 Outgoing(letter.value, letter.to_key, letter.headers, letter.to if is_origin else None)
@@ -275,7 +277,7 @@ class _Visit:
         self.is_cut_off = False
         self._source, self._most = source, most
         self._held: list[Delivery] = []
-        self._is_warned = False
+        self._is_warned = self._is_checked = False
 
     def finish(self, concerned: Callable[[Delivery], bool], secs: float) -> None:
         """Do nothing: between two calls of the source no work goes on."""
@@ -322,6 +324,16 @@ class _Visit:
                 self._source.name,
                 most,
             )
+
+    def check_removal(self) -> None:
+        """Raise if the place lets nobody remove letters: before one is published that would be there twice then."""
+        if self._is_checked or not isinstance(self._source, StoredMessages):
+            return
+        try:
+            self._source.check_removal()
+        except SourceError as error:
+            raise SourceError(f"nothing was published, since no letter can be dropped: {error}") from error
+        self._is_checked = True
 
     def held(self, found: _Found) -> _Found:
         """Return the letters that can still be removed, and note the others as refused."""

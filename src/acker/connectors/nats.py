@@ -492,6 +492,11 @@ class SubjectMessages(StoredMessages):
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 await manager.delete_msg(self._stream, delivery.receipt)
 
+    def check_removal(self) -> None:
+        """Look whether the stream lets anybody delete messages."""
+        if self._link.run(self._manager().stream_info(self._stream)).config.deny_delete:
+            raise SourceError(f"{self.name}: the stream {self._stream} denies to delete messages (deny_delete)")
+
     def _manager(self) -> Any:
         return self._link.client.jsm(timeout=_ANSWER_SECS)
 

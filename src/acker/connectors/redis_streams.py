@@ -658,6 +658,10 @@ class StreamEntries(StoredMessages):
             chunk = deliveries[begin : begin + _BATCH]
             self._link.call(("XDEL", self._stream, *(delivery.receipt for delivery in chunk)))
 
+    def check_removal(self) -> None:
+        """Delete an entry that no stream can have: the server looks whether this user may."""
+        self._link.call(("XDEL", self._stream, "0-0"))
+
     def close(self) -> None:
         """Disconnect."""
         self._link.close()

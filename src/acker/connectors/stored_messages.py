@@ -43,6 +43,10 @@ class StoredMessages(Source):
         if deliveries:
             self.remove(deliveries)
 
+    def check_removal(self) -> None:
+        """Raise what `remove` would, if no message can be removed here; called after the first `read`."""
+        self.remove(())
+
     @abc.abstractmethod
     def connect(self) -> None:
         """Do the work of `open`."""
