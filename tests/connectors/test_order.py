@@ -25,6 +25,7 @@ from acker.connectors.source import Delivery
 from acker.errors import AckerError
 from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryBroker, MemorySource
+from tests.connectors.test_asyncio import stop_when_done
 
 LONG = 60.0
 QUIET = logging.getLogger("quiet")
@@ -221,6 +222,30 @@ def test_messages_of_a_key_wait_for_each_other_and_others_go_on(tmp_path, delays
         assert seen[key] == expected
     (letter,) = (tmp_path / "letters.jsonl").read_text().splitlines()
     assert "it never succeeds" in letter
+
+
+@pytest.mark.parametrize("key", ["client", lambda delivery: delivery.headers.get("client")])
+def test_a_key_that_the_first_message_has_not_is_told_once_with_the_headers_that_it_has(key, caplog):
+    broker = MemoryBroker()
+    for customer in "aab":
+        broker.publish([b"x"], {"customer": customer, "tenant": 1})
+    consumer = Consumer(MemorySource(broker, name="orders"), key=key)
+    stop_when_done(consumer, broker)
+    consumer.run(lambda message: None)
+    (told,) = [record.getMessage() for record in caplog.records]
+    option = "key='client'" if isinstance(key, str) else "key=<lambda>"
+    assert told.startswith(f"orders: {option}: the first message has no such key")
+    assert told.endswith("it has these headers: 'customer', 'tenant'")
+
+
+def test_a_message_without_a_key_among_others_is_not_told(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"x"], {"customer": "a"})
+    broker.publish([b"x"])
+    consumer = Consumer(MemorySource(broker), key="customer")
+    stop_when_done(consumer, broker)
+    consumer.run(lambda message: None)
+    assert caplog.records == []
 
 
 def test_so_many_of_a_key_are_worked_on_at_a_time_as_the_option_says():

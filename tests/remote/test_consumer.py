@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from acker import ArgumentTypeError, ConnectionLostError, JobsError, RuntimeStateError, TupleStateError
-from acker.connectors import Consumer
+from acker.connectors import Consumer, current_message
 from acker.connectors.consumer_view import _holders_of
-from acker.remote import MemoryReplies, current, job
+from acker.remote import MemoryReplies, current, detached, job, tree
+from acker.remote.jobs import DETACHED
 from acker.remote.wire import Report, ReportKind, read_token, write_report
 from acker.testing.connectors import MemoryBroker, MemorySource
 
@@ -43,6 +44,50 @@ def end_of(condition):
     pause = threading.Event()
     while not condition():
         pause.wait(0.005)
+
+
+# ---- what the code works for ----
+
+
+def told():
+    """Return the message and the part that this code works for."""
+    message = current_message()
+    return message and message.key, current()
+
+
+def test_a_job_within_a_message_and_a_message_within_a_job_hide_nothing_of_each_other(broker, replies, one):
+    _, message, _ = one
+    with message:
+        assert told() == ("memory/0", message)
+        with job(message.token(), replies) as inner:
+            assert told() == ("memory/0", inner)
+            with message.child() as child:
+                assert told() == ("memory/0", child)
+                with detached():
+                    assert told() == ("memory/0", DETACHED)
+                assert told() == ("memory/0", child)
+            assert told() == ("memory/0", inner)
+        assert told() == ("memory/0", message)
+    assert told() == (None, None)
+    wait_for_ack(broker)
+
+
+@pytest.mark.parametrize("awaits_jobs", [True, False])
+def test_a_job_that_takes_messages_works_for_both(broker, replies, awaits_jobs):
+    """What is sent for a message whose consumer awaits no jobs is awaited by the job around it."""
+    broker.publish([b"order"])
+    options = {"replies": replies} if awaits_jobs else {}
+    with tree(replies) as jobs:
+        token = jobs.token("take")
+    with Consumer(MemorySource(broker), **options) as consumer:
+        with job(token, replies) as outer:
+            message = next(iter(consumer))
+            with message:
+                assert told() == ("memory/0", message if awaits_jobs else outer)
+            assert told() == (None, outer)
+        assert told() == (None, None)
+        wait_for_ack(broker)
+    jobs.wait(60)
 
 
 # ---- tokens ----

@@ -41,7 +41,8 @@ class WorkedOn(Protocol):
     tasks: dict[Any, Any] | None
 
 
-# The tree that the running code works for.
+# The tree that the running code works for. `acker.remote.current` has a variable of its own, so that a job within a
+# message, and a message within a job, hide nothing of each other.
 _tree: ContextVar[WorkedOn | None] = ContextVar("acker message", default=None)
 
 

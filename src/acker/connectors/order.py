@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -10,7 +11,10 @@ from typing import Final
 from acker.connectors.attempts import Attempt, Lane
 from acker.connectors.options import check_whole
 from acker.connectors.source import Delivery, Source
+from acker.connectors.unrun import name_of
 from acker.errors import ArgumentTypeError, ArgumentValueError
+
+logger: Final = logging.getLogger("acker.connectors")
 
 KeyOf = Callable[[Delivery], Hashable]
 
@@ -18,6 +22,7 @@ KeyOf = Callable[[Delivery], Hashable]
 # whether a thread is free.
 PACE_SECS: Final = 0.02
 _OF_BROKER: Final = "broker"
+_NAMED_MAX: Final = 20
 
 
 class KeyOrder:
@@ -28,11 +33,15 @@ class KeyOrder:
     key_of : callable
         Returns the key of a delivery; None for a message that waits for no other.
     most : int
+    told_as : str
+        Source and option, for a warning.
     """
 
-    def __init__(self, key_of: KeyOf, most: int) -> None:
+    def __init__(self, key_of: KeyOf, most: int, told_as: str = "key") -> None:
         self._key_of = key_of
         self._most = most
+        self._told_as = told_as
+        self._is_known = False  # that messages have such keys, or that none has
         self._lanes: dict[Hashable, Lane] = {}
 
     def enter(self, attempt: Attempt) -> bool:
@@ -47,7 +56,10 @@ class KeyOrder:
         if lane is None:
             key = self._key_of(attempt.delivery)
             if key is None:
+                if not self._is_known:
+                    self._warn(attempt.delivery)
                 return True
+            self._is_known = True
             lane = Lane(key)
         # That of the attempt may have been removed meanwhile, and another one be there.
         lane = attempt.lane = self._lanes.setdefault(lane.key, lane)
@@ -58,6 +70,13 @@ class KeyOrder:
             return True
         lane.waiting.append(attempt)
         return False
+
+    def _warn(self, delivery: Delivery) -> None:
+        """Say once that no message so far has a key: the name may be wrong, and then there is no order."""
+        self._is_known = True
+        names = ", ".join(sorted(map(repr, delivery.headers))[:_NAMED_MAX])
+        text = "%s: the first message has no such key, so it waits for no other; it has these headers: %s"
+        logger.warning(text, self._told_as, names or "none")
 
     def leave(self, attempt: Attempt) -> Attempt | None:
         """Note that a message is over; return the attempt that may go on in its place."""
@@ -125,11 +144,11 @@ def order_of(source: Source, key: KeyOf | str | None, open_max_per_key: int | No
     if open_max_per_key is None:
         return None
     if callable(key):
-        return KeyOrder(key, open_max_per_key)
+        return KeyOrder(key, open_max_per_key, f"{source.name}: key={name_of(key)}")
     if key is None or key == _OF_BROKER:
-        return KeyOrder(source.order_key, open_max_per_key)
+        return KeyOrder(source.order_key, open_max_per_key, f"{source.name}: key={_OF_BROKER!r}")
     name = key
-    return KeyOrder(lambda delivery: delivery.headers.get(name), open_max_per_key)
+    return KeyOrder(lambda delivery: delivery.headers.get(name), open_max_per_key, f"{source.name}: key={name!r}")
 
 
 def pace_of(rate_max: float) -> Pace:
