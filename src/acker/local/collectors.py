@@ -390,21 +390,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     ) -> None:
         """Send the rows to their tasks, and track those with ids."""
         tracks = ids is not None and len(self.ack_sender) > 0
-        root_ids = self.take_ids(rows) if tracks else None
-        values = np.zeros(rows, np.int64)
-        for part in parts:
-            if root_ids is None:
-                self.output.put_batch(part.outlet, TupleBatch(route.source, part.columns))
-                continue
-            tuple_ids = self.take_ids(part.columns.num_rows)
-            if isinstance(part.rows, slice):
-                values[part.rows] ^= tuple_ids
-            else:  # A custom grouping may send a row to one task twice.
-                xor_at(values, part.rows, tuple_ids)
-            sent = TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)
-            self.output.put_batch(part.outlet, sent)
-        route.emitted += rows
-        self.emit_count += 1
+        root_ids, values = self.send_rows(route, parts, rows, tracks=tracks)
         self.count("batches")
         if root_ids is not None:
             first = self.message_id
@@ -420,6 +406,27 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             self.batch_outcomes.append(
                 BatchOutcome(OpenBatch(-1, ids, none, none, self._clock.now_ns(), replay), np.arange(rows))
             )
+
+    def send_rows(
+        self, route: Route, parts: Sequence[TaskRows], rows: int, *, tracks: bool
+    ) -> tuple[Int64s | None, Int64s]:
+        """Send rows to their tasks; return their root ids, if each gets a tree, and the ack vals of their TRACKs."""
+        root_ids = self.take_ids(rows) if tracks else None
+        values = np.zeros(rows, np.int64)
+        for part in parts:
+            if root_ids is None:
+                self.output.put_batch(part.outlet, TupleBatch(route.source, part.columns))
+                continue
+            tuple_ids = self.take_ids(part.columns.num_rows)
+            if isinstance(part.rows, slice):
+                values[part.rows] ^= tuple_ids
+            else:  # A custom grouping may send a row to one task twice.
+                xor_at(values, part.rows, tuple_ids)
+            sent = TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)
+            self.output.put_batch(part.outlet, sent)
+        route.emitted += rows
+        self.emit_count += 1
+        return root_ids, values
 
     @property
     def pending_count(self) -> int:
