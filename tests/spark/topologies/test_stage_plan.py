@@ -136,14 +136,15 @@ def test_only_stateful_bolts_have_state():
     assert [name for name, node in graph.nodes.items() if is_stateful(node)] == ["counts"]
 
 
-def test_a_bolt_that_processes_batches_is_refused():
+def test_a_bolt_that_processes_columns_runs_as_one_that_processes_tuples():
     class Rows(ArrowBolt):
-        def process_rows(self, batch):
-            pass
+        outputs = ["n"]
 
     class Columns(Topology):
         numbers = Numbers.spec()
         rows = Rows.spec(inputs=[numbers])
+        more = Rows.spec(inputs={rows: Grouping.fields("n")}, par=2)
 
-    with pytest.raises(TopologyError, match=r"component 'rows': Rows is an ArrowBolt, which runs with"):
-        plan_stages(Columns.graph())
+    stages = plan_stages(Columns.graph())
+    assert stages.stage_of == {"numbers": 0, "rows": 0, "more": 1}
+    assert stages.beside == {"rows"}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from acker.errors import TopologyError
 from acker.spark import text_ids
@@ -14,7 +18,7 @@ from acker.spark.topologies.stage_rows import batches_of
 from acker.spark.versioned_pickle import pack_function
 from acker.topology.graph import Node
 from acker.topology.spout import ReliableSpout
-from acker.topology.streams import DEFAULT_STREAM
+from acker.topology.streams import DEFAULT_STREAM, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,10 +26,6 @@ if TYPE_CHECKING:
 
     from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
     from acker.spark.topologies.stage_worker import StageWorker
-
-
-# So many rows are emitted before the bolts beside the spout run.
-_EMIT_ROWS: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,15 @@ def number_of(tup_id: Any) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def numbers_of(column: pa.Array[Any]) -> list[int]:
+def numbers_of(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
     """Return the message id of each tuple id of a column without nulls."""
+    import pyarrow as pa
+
     if text_ids.is_text(column.type):
-        numbers: list[int] = text_ids.numbers_of(column).tolist()
-        return numbers
-    return [number_of(each) for each in column.to_pylist()]
+        return text_ids.numbers_of(column)
+    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
+        return np.asarray(column.to_numpy(), np.int64)
+    return np.array([number_of(each) for each in column.to_pylist()], np.int64)
 
 
 def emit_rows(
@@ -113,43 +116,65 @@ def emit_rows(
     """Emit the rows of one partition, and run the bolts beside the spout; the function of `mapInArrow`."""
     from acker.spark.topologies.stage_worker import run_task
 
-    return run_task(plan, 0, component, lambda worker: _emit_rows(worker, plan, component, message_id, batches))
+    return run_task(plan, 0, component, lambda worker: emit_frame(worker, plan, component, message_id, batches))
 
 
-def _emit_rows(
+def emit_frame(
     worker: StageWorker,
     plan: MicroBatchPlan,
     component: str,
     message_id: str | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    """Emit rows by a worker, as Spark has read them, and run the bolts beside the spout."""
     worker.open()
     executor = next(each for each in worker.executors.spouts if each.tasks[0].collector.component == component)
     collector: Any = executor.tasks[0].collector
-    width = len(plan.graph.nodes[component].streams[DEFAULT_STREAM].fields)
+    route = collector.route_for(None)
+    stream = plan.graph.nodes[component].streams[DEFAULT_STREAM]
 
-    def emit(columns: Sequence[list[Any]], ids: Sequence[Any], numbers: Sequence[int]) -> None:
-        for row, tup_id, number in zip(zip(*columns, strict=True), ids, numbers, strict=True):
-            collector.message_id = number
-            collector.emit(row, tup_id)
-        collector.pending.clear()
+    def emit(batch: pa.RecordBatch, numbers: npt.NDArray[np.int64] | None) -> None:
+        columns = route.batches.read(_as_declared(batch.select(list(stream.fields)), stream, component))
+        tracks = numbers is not None and plan.tracked
+        root_ids, values = collector.send_rows(route, route.batches.split(columns), len(columns), tracks=tracks)
+        if tracks:
+            collector.ack_sender.track_rows(root_ids, values, collector.task, numbers)
 
     for batch in batches:
-        columns = [values.to_pylist() for values in batch.columns[:width]]
-        ids: Any = [None] * batch.num_rows
-        numbers: Sequence[int] = range(batch.num_rows)
+        numbers = None
         if message_id is not None:
             column = batch.column(message_id)
             if column.null_count:
                 raise TopologyError(f"component {component!r}: frame() has a row whose {message_id!r} is null")
-            ids, numbers = column.to_pylist(), numbers_of(column)
-        for begin in range(0, batch.num_rows, _EMIT_ROWS):
-            part = slice(begin, begin + _EMIT_ROWS)
-            rows = [values[part] for values in columns], ids[part], numbers[part]
-            worker.executors.call(executor, lambda rows=rows: emit(*rows))  # type: ignore[misc]
-            worker.work()
-            yield from batches_of(worker.full())
+            numbers = numbers_of(column)
+        worker.executors.call(executor, partial(emit, batch, numbers))
+        worker.work()
+        yield from batches_of(worker.full())
     yield from worker.finish()
+
+
+def _as_declared(columns: pa.RecordBatch, stream: Stream, component: str) -> pa.RecordBatch:
+    """Return columns with the types that a stream declares: Spark has fewer types than Arrow."""
+    import pyarrow as pa
+
+    for place, field in enumerate(columns.schema):
+        kind = stream.types.get(field.name, field.type)
+        if kind == field.type:
+            continue
+        where = f"component {component!r}: frame(): field {field.name!r} is {field.type}, and `outputs` says {kind}"
+        if _is_text(kind) != _is_text(field.type):  # Arrow would write numbers as text, and read text as numbers
+            raise TopologyError(f"{where}; cast it in frame()")
+        try:
+            columns = columns.set_column(place, field.name, columns.column(place).cast(kind))
+        except pa.ArrowException as error:
+            raise TopologyError(f"{where}: {error}") from None
+    return columns
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, tuple[Any, ...]]]:
@@ -167,7 +192,7 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
         import pyarrow
 
         for batch in batches:
-            yield batch.filter(pyarrow.array([number in wanted for number in numbers_of(batch.column(name))]))
+            yield batch.filter(pyarrow.array(np.isin(numbers_of(batch.column(name)), list(wanted))))
 
     table = rows.frame.mapInArrow(pack_function(select), rows.frame.schema).toArrow()
     tup_ids: Any = table.column(name).to_pylist()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from acker.errors import TopologyError
-from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.bolt import BatchingBolt
 from acker.topology.graph import Graph, Node
 from acker.topology.stateful import StatefulBolt
@@ -58,10 +57,9 @@ def plan_stages(graph: Graph) -> StagePlan:
     Raises
     ------
     TopologyError
-        The topology has a loop, or an ArrowBolt.
+        The topology has a loop.
     """
     _refuse_loops(graph)
-    _refuse_arrow_bolts(graph)
     order = _sorted(graph)
     stage_of: dict[str, int] = {}
     beside: set[str] = set()
@@ -93,15 +91,6 @@ def _refuse_loops(graph: Graph) -> None:
             f"topology {graph.name}: the edges {edges} form a loop, and Spark's plans have none; let the spout emit"
             " such tuples again, or run this topology with acker.local"
         )
-
-
-def _refuse_arrow_bolts(graph: Graph) -> None:
-    for node in graph.bolts:
-        if issubclass(node.component, ArrowBolt):
-            raise TopologyError(
-                f"topology {graph.name}, component {node.name!r}: {node.component.__name__} is an ArrowBolt, which runs"
-                " with acker.local only; write a Bolt with process() for Spark"
-            )
 
 
 def _sorted(graph: Graph) -> list[str]:

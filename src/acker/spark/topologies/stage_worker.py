@@ -22,6 +22,7 @@ from acker.spark.blocks import encode_blocks
 from acker.spark.partition_keys import partition_keys
 from acker.spark.task_watch import TaskWatch
 from acker.spark.topologies.bolt_state import StateFiles
+from acker.spark.topologies.column_blocks import parts_of, share_of
 from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
 from acker.spark.topologies.stage_executors import StageExecutors, StagePartition
 from acker.spark.topologies.stage_plan import is_stateful
@@ -40,7 +41,8 @@ from acker.spark.topologies.stage_rows import (
     batches_of,
     equals,
 )
-from acker.spark.topologies.tuple_blocks import Chunk, decode_tuples, encode_tuples
+from acker.spark.topologies.tuple_blocks import MixedChunk, decode_tuples, encode_tuples
+from acker.topology.tuple_batch import TupleBatch
 
 # Number of tuples for one partition that are packed into a block.
 _BLOCK_TUPLES: Final = 4096
@@ -98,8 +100,10 @@ class StageWorker:
         self._stateful = {task for node in plan.graph.bolts if is_stateful(node) for task in node.tasks}
         self._touched: list[npt.NDArray[np.int64]] = []
         self._reasons: list[tuple[int, Reason]] = []
-        self._waiting: dict[tuple[int, int], list[Chunk]] = {}
-        self._waiting_tuples: dict[tuple[int, int], int] = {}
+        # (stage, partition) -> what goes there, and how much of a block that fills; and what has filled a block.
+        self._waiting: dict[tuple[int, int], list[MixedChunk]] = {}
+        self._filled: dict[tuple[int, int], float] = {}
+        self._full: list[tuple[tuple[int, int], list[MixedChunk]]] = []
         self._keys = partition_keys(max(plan.partitions, plan.shards)).tolist()
         self._source_of = cache(plan.graph.source)
 
@@ -143,9 +147,8 @@ class StageWorker:
             task, tuples = chunk
             graph, plan = self._plan.graph, self._plan
             stage = plan.stages.stage_of[graph.component_of(task)]
-            key = stage, task % plan.partitions
-            self._waiting.setdefault(key, []).append(chunk)
-            self._waiting_tuples[key] = self._waiting_tuples.get(key, 0) + len(tuples)
+            for part in parts_of(tuples) if isinstance(tuples, TupleBatch) else (tuples,):
+                self._wait((stage, task % plan.partitions), (task, part))
         batches: list[AckBatch] = []
         while (acks := self.executors.acks.take()) is not None:
             batches.append(acks)
@@ -153,17 +156,26 @@ class StageWorker:
         if batches:
             self._combiner.add(*columns_of(batches))
 
+    def _wait(self, key: tuple[int, int], chunk: MixedChunk) -> None:
+        _, rows = chunk
+        share = share_of(rows) if isinstance(rows, TupleBatch) else len(rows) / _BLOCK_TUPLES
+        self._waiting.setdefault(key, []).append(chunk)
+        self._filled[key] = self._filled.get(key, 0) + share
+        if self._filled[key] >= 1:
+            del self._filled[key]
+            self._full.append((key, self._waiting.pop(key)))
+
     def full(self) -> Iterator[StageRow]:
         """Yield the blocks that are large enough."""
-        for key in [key for key, tuples in self._waiting_tuples.items() if tuples >= _BLOCK_TUPLES]:
-            yield self._row(key)
+        full, self._full = self._full, []
+        for key, chunks in full:
+            yield self._row(key, chunks)
         if len(self._combiner) > _TREES_MAX:
             yield from self._messages()
 
-    def _row(self, key: tuple[int, int]) -> StageRow:
-        del self._waiting_tuples[key]
+    def _row(self, key: tuple[int, int], chunks: list[MixedChunk]) -> StageRow:
         stage, partition = key
-        return self._number(self._keys[partition], stage, encode_tuples(self._waiting.pop(key)))
+        return self._number(self._keys[partition], stage, encode_tuples(chunks))
 
     def _number(self, key: int, stage: int, block: bytes) -> StageRow:
         self._seq += 1
@@ -199,7 +211,8 @@ class StageWorker:
         """End the stage: bolts release what they hold, and everything that was gathered leaves."""
         self.executors.drain()
         self._gather()
-        yield from batches_of([self._row(key) for key in sorted(self._waiting)])
+        yield from batches_of(self.full())
+        yield from batches_of([self._row(key, self._waiting[key]) for key in sorted(self._waiting)])
         yield from batches_of(self._messages())
         yield from batches_of(self._touched_roots())
         yield from batches_of(self._tree_times())

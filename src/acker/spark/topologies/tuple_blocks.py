@@ -1,7 +1,8 @@
 """Tuple blocks: many tuples packed into one binary value, as they travel between the stages of a topology.
 
 A row that crosses between the JVM and Python costs as much as several tuples, so one row carries the tuples that one
-task sends to one partition. Values are pickled column by column; ids are columns of int64.
+task sends to one partition. Values are pickled column by column; ids are columns of int64. What an ArrowBolt emits, and
+what Spark reads for a spout, stays in Arrow's columns.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import pickle
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -19,10 +21,13 @@ import numpy.typing as npt
 
 from acker._flow import pack_deliveries, unpack_deliveries
 from acker.errors import TopologyError, exception_text
+from acker.spark.topologies.column_blocks import PackedRows, may_join, pack_rows, unpack_rows
+from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple, TupleSource
 
-# Tuples for one task.
+# Tuples for one task; and tuples or rows as columns.
 Chunk = tuple[int, list[Tuple]]
+MixedChunk = tuple[int, list[Tuple] | TupleBatch]
 
 _PROTOCOL: Final = 5
 # All types whose size is that of one object.
@@ -91,12 +96,12 @@ def why_not_pickled(content: object) -> str | None:
     return None
 
 
-def encode_tuples(chunks: Sequence[Chunk]) -> bytes:
-    """Pack tuples for some tasks into a block.
+def encode_tuples(chunks: Sequence[MixedChunk]) -> bytes:
+    """Pack tuples, and rows as columns, for some tasks into a block.
 
     Parameters
     ----------
-    chunks : sequence of (int, list of Tuple)
+    chunks : sequence of (int, list of Tuple or TupleBatch)
         The id of the task that receives them, and the tuples in their order.
 
     Raises
@@ -104,15 +109,28 @@ def encode_tuples(chunks: Sequence[Chunk]) -> bytes:
     TopologyError
         A value cannot be pickled.
     """
-    parts = []
-    for task, tuples in chunks:
-        for source, group in groupby(tuples, _source_of):
+    parts: list[Any] = []
+    # Task -> the last rows for it as columns: those that follow travel with them.
+    joined: dict[int, list[TupleBatch]] = {}
+    for task, rows in chunks:
+        if isinstance(rows, TupleBatch):
+            if task in joined and may_join(joined[task][0], rows):
+                joined[task].append(rows)
+                continue
+            joined[task] = [rows]
+            parts.append((task, rows.source.stream, rows.source.task, joined[task]))
+            continue
+        joined.pop(task, None)
+        for source, group in groupby(rows, _source_of):
             columns, root_ids, tuple_ids, others = pack_deliveries(list(group))
             parts.append((task, source.stream, source.task, columns, root_ids.tobytes(), tuple_ids.tobytes(), others))
+    for place, (task, stream, emitter, batches, *ids) in enumerate(parts):
+        if not ids:
+            parts[place] = task, stream, emitter, *pack_rows(batches)
     try:
         return dumps(parts)
     except Exception as fault:
-        for tup in (tup for _, tuples in chunks for tup in tuples):
+        for tup in (tup for _, rows in chunks if not isinstance(rows, TupleBatch) for tup in rows):
             check_values(tup)
         raise TopologyError(f"tuples cannot be pickled: {fault}") from fault
 
@@ -140,8 +158,8 @@ def decode_tuples(
     source_of: Callable[[int, str], TupleSource],
     excluded: frozenset[int] = frozenset(),
     on_roots: Callable[[int, npt.NDArray[np.int64]], object] | None = None,
-) -> Iterator[Chunk]:
-    """Yield the tuples of a block, task by task.
+) -> Iterator[MixedChunk]:
+    """Yield the tuples and rows of a block, task by task.
 
     Parameters
     ----------
@@ -153,11 +171,19 @@ def decode_tuples(
     on_roots : callable, optional
         Gets the task and the root ids of its tuples; 0 stands for none.
     """
-    for task, stream, emitter, columns, root_bytes, tuple_bytes, others in pickle.loads(block):
+    for task, stream, emitter, columns, *ids in pickle.loads(block):
+        source = source_of(emitter, stream)
+        if isinstance(columns, bytes):
+            note = None if on_roots is None else partial(on_roots, task)
+            batch = unpack_rows(PackedRows(columns, *ids), source, excluded, note)
+            if len(batch):
+                yield task, batch
+            continue
+        root_bytes, tuple_bytes, others = ids
         root_ids, tuple_ids = np.frombuffer(root_bytes, np.int64), np.frombuffer(tuple_bytes, np.int64)
         if on_roots is not None:
             on_roots(task, root_ids)
             on_roots(task, np.array([root_id for ids in others.values() for root_id in ids or ()], np.int64))
-        tuples = unpack_deliveries(source_of(emitter, stream), columns, root_ids, tuple_ids, others, excluded)
+        tuples = unpack_deliveries(source, columns, root_ids, tuple_ids, others, excluded)
         if tuples:
             yield task, tuples

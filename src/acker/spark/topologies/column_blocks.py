@@ -1,0 +1,110 @@
+"""Rows that travel between the stages of a topology as columns: Arrow's stream format, and their ids as int64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from acker.topology.anchors import concat
+from acker.topology.arrow_columns import one_batch
+from acker.topology.tuple_batch import TupleBatch
+from acker.topology.tuples import TupleSource
+
+# With so many rows, or so many bytes, a block is full. A worker holds some of each partition.
+_ROWS: Final = 65_536
+_BYTES: Final = 4_000_000
+
+
+class PackedRows(NamedTuple):
+    """Rows of one stream for one task, as they travel.
+
+    Attributes
+    ----------
+    columns : bytes
+        A schema and a record batch in Arrow's stream format.
+    root_ids, tuple_ids, starts : bytes or None
+        Those of the `TupleBatch`, as int64.
+    """
+
+    columns: bytes
+    root_ids: bytes | None
+    tuple_ids: bytes | None
+    starts: bytes | None
+
+
+def share_of(batch: TupleBatch) -> float:
+    """Return how much of a block rows fill."""
+    return max(len(batch) / _ROWS, batch.columns.nbytes / _BYTES)
+
+
+def parts_of(batch: TupleBatch) -> Iterator[TupleBatch]:
+    """Yield the rows in parts that fill about one block at most: a value of Spark has less than 2 GiB."""
+    count = max(1, min(len(batch), round(share_of(batch))))
+    bounds = [len(batch) * number // count for number in range(count + 1)]
+    for begin, end in itertools.pairwise(bounds):
+        yield batch.slice(begin, end)
+
+
+def may_join(batch: TupleBatch, other: TupleBatch) -> bool:
+    """Return whether rows can be packed as one: those of one stream, with the same types."""
+    if batch.source is not other.source or not batch.columns.schema.equals(other.columns.schema):
+        return False
+    return not any(pa.types.is_dictionary(kind) for kind in batch.columns.schema.types)  # each may have its own values
+
+
+def pack_rows(batches: Sequence[TupleBatch]) -> PackedRows:
+    """Pack rows that may join."""
+    if len(batches) == 1:
+        (batch,) = batches
+        columns, root_ids, tuple_ids, starts = batch.columns, batch.root_ids, batch.tuple_ids, batch.starts
+    else:
+        columns = one_batch(pa.Table.from_batches([batch.columns for batch in batches]))
+        anchors = concat([batch.anchors() for batch in batches])
+        joined = TupleBatch.of_anchors(batches[0].source, columns, anchors)
+        root_ids, tuple_ids, starts = joined.root_ids, joined.tuple_ids, joined.starts
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, columns.schema) as writer:
+        writer.write_batch(columns)
+    packed: Any = [None if ids is None else ids.tobytes() for ids in (root_ids, tuple_ids, starts)]
+    return PackedRows(sink.getvalue().to_pybytes(), *packed)
+
+
+def unpack_rows(
+    rows: PackedRows,
+    source: TupleSource,
+    excluded: frozenset[int],
+    on_roots: Callable[[npt.NDArray[np.int64]], object] | None,
+) -> TupleBatch:
+    """Return the rows that `pack_rows` has packed, without those that belong to a tree in `excluded`.
+
+    Parameters
+    ----------
+    rows : PackedRows
+    source : TupleSource
+    excluded : frozenset of int
+        Root ids.
+    on_roots : callable, optional
+        Gets the root ids of all rows.
+    """
+    with pa.ipc.open_stream(rows.columns) as reader:
+        columns = reader.read_next_batch()
+    root_ids, tuple_ids, starts = (None if ids is None else np.frombuffer(ids, np.int64) for ids in rows[1:])
+    batch = TupleBatch(source, columns, root_ids, tuple_ids, starts)
+    if root_ids is None:
+        return batch
+    if on_roots is not None:
+        on_roots(root_ids)
+    if not excluded:
+        return batch
+    anchors = batch.anchors()
+    is_excluded = np.isin(root_ids, np.fromiter(excluded, np.int64, len(excluded)))
+    left_out = np.bincount(anchors.row_of_each()[is_excluded], minlength=len(batch)) > 0
+    if not left_out.any():
+        return batch
+    kept = np.flatnonzero(~left_out)
+    return TupleBatch.of_anchors(source, columns.take(kept), anchors.take(kept))
