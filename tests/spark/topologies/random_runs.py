@@ -15,7 +15,7 @@ from acker.local import read_state
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.testing import Scheduler
 from tests.spark.topologies.both import FOLDER, read_notes
-from tests.spark.topologies.random_topologies import root_of, topology_of
+from tests.spark.topologies.random_topologies import COLUMNS, root_of, topology_of
 from tests.torture.output import say
 
 # So many topologies share a job.
@@ -114,9 +114,9 @@ def figures(report):
     }
 
 
-def check_alike(spark, folder, seeds, *, stateful, pending=None):
+def check_alike(spark, folder, seeds, *, stateful, pending=None, columns=COLUMNS):
     """Run the topologies of some seeds on both runtimes, and compare; return how many tuples of spouts ended."""
-    topology = topology_of(seeds, stateful=stateful)
+    topology = topology_of(seeds, stateful=stateful, columns=columns)
     conf = {"topology.max.spout.pending": pending, "topology.message.timeout.secs": 30}
     ours, our_states, our_report = end_locally(topology, folder / "local", conf, seed=seeds[0])
     theirs, their_states, their_report = end_on_spark(topology, spark, folder / "spark", conf)

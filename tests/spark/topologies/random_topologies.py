@@ -1,7 +1,8 @@
 """Random topologies whose components decide all by what is in the tuple: so they do the same on any runtime.
 
 Their shapes are those of the simulation (tests/torture/simulation/plan.py), without loops and restarts. Many of them
-are parts of one topology, beside each other: a Spark job costs the same for one and for many.
+are parts of one topology, beside each other: a Spark job costs the same for one and for many. Some of the spouts and
+bolts emit and process batches.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import replace
+from types import SimpleNamespace
 
-from acker.topology import BatchingBolt, Bolt, Grouping, ReliableSpout, Spout, StatefulBolt, Stream, Topology
+import pyarrow as pa
+
+from acker.topology import ArrowBolt, BatchingBolt, Bolt, Grouping, ReliableSpout, Spout, StatefulBolt, Stream, Topology
 from tests.spark.topologies.both import is_first, note
 from tests.torture.simulation.plan import Input, plan_of
 
@@ -18,6 +22,10 @@ FIELDS = ["path", "key", "hops"]
 KEYS = 5
 HOPS_MAX = 2
 STREAMS = [Stream(FIELDS), Stream(FIELDS, "side"), Stream(FIELDS, "direct", direct=True)]
+TYPES = {"path": pa.string(), "key": pa.int64(), "hops": pa.int64()}
+TYPED = [Stream(TYPES), Stream(TYPES, "side"), Stream(TYPES, "direct", direct=True)]
+# Which part of the components emits and processes batches, of those that can.
+COLUMNS = 0.4
 
 
 def number_of(*what):
@@ -125,6 +133,37 @@ class PlannedReliableSpout(PlannedSpout, ReliableSpout):
 
     def dead_letter(self, tup_id, values, reason):
         note(self, "dead", tup_id, tuple(values), reason.kind.name, reason.attempt)
+
+
+class Columns(Planned):
+    """A component that collects rows, and emits those of each stream as a batch."""
+
+    def emit_all(self, emitted, **column):
+        """Emit (stream, direct task, values, parents or tuple id) in batches."""
+        for stream, task in dict.fromkeys(each[:2] for each in emitted):
+            rows = [each for each in emitted if each[:2] == (stream, task)]
+            columns = dict(zip(FIELDS, zip(*(row[2] for row in rows), strict=True), strict=True))
+            more = {name: [row[3] for row in rows] for name in column}
+            self.emit_batch(columns, stream=stream, direct_task=task, **more)
+
+
+class ColumnsSpout(Columns, PlannedSpout):
+    """A PlannedSpout that emits batches."""
+
+    outputs = TYPED
+
+    def next_tuple(self):
+        self.rows = []
+        super().next_tuple()
+        self.emit_all(self.rows, tup_ids=None)
+
+    def send(self, path, tup_id):
+        values = [path, number_of("key", path) % KEYS, number_of("hops", path) % (HOPS_MAX + 1)]
+        self.rows.append((*self.stream_of(path), values, tup_id))
+
+
+class ColumnsReliableSpout(ColumnsSpout, PlannedReliableSpout):
+    """A ColumnsSpout that replays."""
 
 
 class FramedSpout(PlannedSpout):
@@ -272,6 +311,50 @@ class CountingBolt(PlannedBolt, StatefulBolt):
         self.maybe_raise(tup)
 
 
+class ColumnsBolt(Columns, PlannedBolt, ArrowBolt):
+    """Processes batches; a row that raises does so each time, since the search for it calls again."""
+
+    outputs = TYPED
+
+    def process_rows(self, batch):
+        rows = [SimpleNamespace(**row) for row in batch.to_pylist()]
+        bad = [row for row in rows if chance(self.plan.raises / 2, "raise", self.component_name, row.path)]
+        if not bad or len(rows) == 1:
+            for row in rows:
+                note(self, "got", row.path, None)
+        if bad:
+            text = f"{self.component_name} refuses {bad[0].path}"
+            note(self, "injected", root_of(bad[0].path), f"ValueError: {text}")
+            raise ValueError(text)
+        self.pass_all(rows)
+
+    def pass_all(self, rows, passes=lambda row: True):
+        """Emit what tuples would, for some rows; fail others."""
+        self.emitted = []
+        for self.row, row in enumerate(rows):
+            if self.is_due(self.plan.raises / 2, "fail", row) or not passes(row):
+                text = f"{self.component_name} gives {row.path} back"
+                note(self, "injected", root_of(row.path), text)
+                self.fail_rows([self.row], text)
+            else:
+                self.pass_on(row)
+        self.emit_all(self.emitted, parents=None)
+
+    def emit(self, values, stream, direct_task, anchors):
+        self.emitted.append((stream, direct_task, values, self.row if anchors is None else []))
+
+
+class ColumnsCountingBolt(ColumnsBolt, StatefulBolt):
+    """Counts each row in its state, and may fail it after that."""
+
+    def process_rows(self, batch):
+        rows = [SimpleNamespace(**row) for row in batch.to_pylist()]
+        for row in rows:
+            note(self, "got", row.path, None)
+            self.state[row.path] = self.state.get(row.path, 0) + 1
+        self.pass_all(rows, lambda row: not chance(self.plan.raises / 2, "raise", self.component_name, row.path))
+
+
 SPOUTS = {
     "untracked": PlannedSpout,
     "tracked": PlannedSpout,
@@ -287,14 +370,29 @@ BOLTS = {
     "keeper": CountingBolt,
     "batching": TreeBatchesBolt,
 }
+IN_COLUMNS = {
+    "untracked": ColumnsSpout,
+    "tracked": ColumnsSpout,
+    "reliable": ColumnsReliableSpout,
+    "auto": ColumnsBolt,
+    "manual": ColumnsBolt,
+    "keeper": ColumnsCountingBolt,
+}
 
 
-def spout_of(plan, seed):
+def component_of(kind, classes, share, seed, name):
+    """Return the class of a component: that part of them which can emits and processes batches."""
+    if kind in IN_COLUMNS and chance(share, "columns", seed, name):
+        return IN_COLUMNS[kind]
+    return classes[kind]
+
+
+def spout_of(plan, seed, columns):
     """Return the class of a spout: some give DataFrames."""
     framed = {"tracked": FramedSpout, "reliable": FramedReliableSpout}
     if plan.par == 1 and plan.kind in framed and chance(0.4, "frame", seed, plan.name):
         return framed[plan.kind]
-    return SPOUTS[plan.kind]
+    return component_of(plan.kind, SPOUTS, columns, seed, plan.name)
 
 
 def chosen_tasks(values, tasks):
@@ -323,8 +421,8 @@ def plan_without_loops(seed):
     return replace(plan, spouts=spouts, bolts=tuple(bolts))
 
 
-def topology_of(seeds, *, stateful=True):
-    """Return one topology with the components of many plans."""
+def topology_of(seeds, *, stateful=True, columns=COLUMNS):
+    """Return one topology with the components of many plans, of which a part processes batches."""
     body = {}
     for seed in seeds:
         plan = plan_without_loops(seed)
@@ -341,7 +439,7 @@ def topology_of(seeds, *, stateful=True):
             config = {"user.plan": part, "user.direct_readers": readers[part.name]}
             options = {"par": part.par, "config": config}
             if part in plan.spouts:
-                body[names[part.name]] = spout_of(part, seed).spec(**options, executors=1)
+                body[names[part.name]] = spout_of(part, seed, columns).spec(**options, executors=1)
                 continue
             kind = part.kind if stateful or part.kind != "keeper" else "auto"
             if kind in {"aggregate", "batching"}:
@@ -350,5 +448,5 @@ def topology_of(seeds, *, stateful=True):
                 f"{names[one.source]}:{one.stream}": grouping_of(one.grouping, seed + number)
                 for number, one in enumerate(part.inputs)
             }
-            body[names[part.name]] = BOLTS[kind].spec(**options)
+            body[names[part.name]] = component_of(kind, BOLTS, columns, seed, part.name).spec(**options)
     return type("RandomTopologies", (Topology,), body)
