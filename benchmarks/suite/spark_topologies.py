@@ -100,7 +100,8 @@ def write_lines(folder: Path, lines: int, files: int) -> None:
         pq.write_table(pa.table({"number": pa.array(numbers), "line": pa.array(text)}), folder / f"{number}.parquet")
 
 
-def _count_by_hand(spark: SparkSession, folder: str) -> int:
+def count_by_hand(spark: SparkSession, folder: str) -> int:
+    """Split with ``mapInPandas``, count with ``groupBy``, and return the number of words."""
     import pandas as pd
     from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
@@ -129,7 +130,7 @@ def batch(scale: Scale) -> Result:
         sides: dict[str, Callable[[], int]] = {
             TRACKED: lambda: _count_by_topology(spark, folder, 1),
             UNTRACKED: lambda: _count_by_topology(spark, folder, 0),
-            BY_HAND: lambda: _count_by_hand(spark, folder),
+            BY_HAND: lambda: count_by_hand(spark, folder),
         }
 
         def run(side: str) -> Callable[[None], None]:
@@ -139,7 +140,7 @@ def batch(scale: Scale) -> Result:
         warm_up = _WARM_UP_PAIRS if scale.divisor == 1 else 1
         taken = alternation.run([None] * (min(scale.pairs, _PAIRS_MAX) + warm_up), warm_up)
         tuples = lines * (1 + WORDS_A_LINE)
-        parameters = {"tuples": tuples, **_parameters(spark)}
+        parameters = {"tuples": tuples, **parameters_of(spark)}
     # Throughput is the inverse of time: tracked keeps 0.85 of it.
     ratios = [Ratio(UNTRACKED, TRACKED, scale.goal(Goal(at_least=0.85))), Ratio(TRACKED, BY_HAND)]
     return Result("ns/tuple", per(taken, tuples), ratios, parameters, {"words": lines * WORDS_A_LINE})
@@ -244,12 +245,13 @@ def small(scale: Scale) -> Result:
                 taken = queries[side].run([sources[side] / f"{each}.parquet" for each in part])
                 if number >= rounds.warm_up:
                     samples[side] += taken[1 : files - 1]
-        parameters = {"lines": LINES_SMALL, "micro_batches": count, **_parameters(spark)}
+        parameters = {"lines": LINES_SMALL, "micro_batches": count, **parameters_of(spark)}
     ratios = [Ratio(SMALL, EMPTY, scale.goal(Goal(at_most=1.5)))]
     return Result("ms/micro-batch", samples, ratios, parameters, {})
 
 
-def _parameters(spark: SparkSession) -> dict[str, Any]:
+def parameters_of(spark: SparkSession) -> dict[str, Any]:
+    """Return what the word counts have in common."""
     return {
         "words_a_line": WORDS_A_LINE,
         "vocabulary": VOCABULARY,

@@ -24,6 +24,7 @@ from benchmarks.suite import (
     sharded,
     snapshot,
     spark,
+    spark_columns,
     spark_growth,
     spark_topologies,
     storm,
@@ -53,6 +54,7 @@ CASES: Final[list[Case]] = [
     *spark.CASES,
     *streaming.CASES,
     *spark_topologies.CASES,
+    *spark_columns.CASES,
     *spark_growth.CASES,
     *connectors.CASES,
 ]

@@ -7,7 +7,7 @@ import pytest
 
 from acker.spark import completions
 from acker.spark.session_checks import PROVIDER_CONF
-from benchmarks.suite import live_page, spark_topologies, streaming
+from benchmarks.suite import live_page, spark_columns, spark_topologies, streaming
 from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
@@ -95,3 +95,10 @@ def test_a_stream_of_a_topology_is_measured_with_an_open_page_and_without_one(sp
     assert result.checksum == {"units": 600} and all(each["readings"] for each in result.parameters["seen"])
     assert {side: len(samples) for side, samples in result.samples.items()} == {"page open": 2, "no page": 2}
     assert min(sample for samples in result.samples.values() for sample in samples) > 0
+
+
+def test_columns_are_measured_against_pyspark_and_one_process(spark):
+    results = {case.name: case.run(TINY) for case in spark_columns.CASES}
+    ratios = [(ratio.of, ratio.to) for result in results.values() for ratio in result.ratios]
+    assert ratios == [("columns", "by hand"), ("columns, untracked", "columns"), ("columns", "one process")]
+    assert [result.checksum for result in results.values()] == [{"words": 2080}, {"rows": 1000}]
