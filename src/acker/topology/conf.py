@@ -116,10 +116,12 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "topology.async.max.concurrency": _integer(128, "number of coroutines that one executor runs at once", 1),
     "topology.spark.batch.bytes": _integer(
-        64_000_000,
-        "on Spark: bytes of tuples at which a micro-batch is full; at twice as many spouts wait",
+        None,
+        "on Spark: bytes of tuples at which a micro-batch is full; at twice as many spouts wait. None: a tenth of the"
+        " driver's memory, at most 64 MB",
         1,
         1_000_000_000,
+        none=True,
     ),
     "topology.spark.streaming": _boolean(False, "set by acker.spark: whether the topology runs as a stream"),
     "topology.debug": _boolean(False, "the attribute `debug` of components"),

@@ -22,6 +22,7 @@ from acker.spark.topologies import jvm as jvm_module
 from acker.spark.topologies import micro_batch_job, micro_batches
 from acker.spark.topologies.jvm import Jvm, Load, free_dropped
 from acker.spark.topologies.micro_batch_job import MicroBatchJob
+from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.spark.topologies.stage_rows import StageRow
 from acker.topology import Bolt, Spout, Topology
 from acker.topology.tuples import TupleSource
@@ -131,10 +132,29 @@ def test_large_tuples_travel_in_values_of_a_good_size(monkeypatch):
     assert list(micro_batches._parts_of(chunks, 99_000)) == [chunks]
 
 
-@pytest.mark.parametrize("value", [0, 1.5, None, 2_000_000_000])
+@pytest.mark.parametrize("value", [0, 1.5, 2_000_000_000])
 def test_the_bound_is_checked(value):
-    with pytest.raises(ConfError, match=r"topology.spark.batch.bytes.*expected an int from 1 to 1000000000"):
+    with pytest.raises(ConfError, match=r"topology.spark.batch.bytes.*expected an int from 1 to 1000000000 or None"):
         type("Bad", (Taken,), {"config": {BYTES: value}}).graph()
+
+
+@pytest.mark.parametrize(("memory", "bound"), [(384 << 20, 40_265_318), (512 << 20, 53_687_091), (8 << 30, 64_000_000)])
+def test_the_bound_is_a_tenth_of_the_memory_of_the_jvm_and_at_most_64_mb(memory, bound):
+    runtime = SimpleNamespace(maxMemory=lambda: memory)
+    java = SimpleNamespace(lang=SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime)))
+    assert jvm_of(None, java=java).batch_bytes == bound
+
+
+@pytest.mark.spark
+def test_a_run_takes_the_bound_from_the_memory_of_its_jvm(spark, monkeypatch):
+    monkeypatch.setattr(Jvm, "batch_bytes", 100_000)
+    taken = SparkRuntime(Taken, {}, spark)
+    try:
+        taken.start()
+        assert taken.executors.spark.batch_bytes == 100_000
+    finally:
+        taken.stop()
+        taken.release()
 
 
 @pytest.mark.spark
@@ -170,12 +190,12 @@ def test_a_micro_batch_that_a_jvm_does_not_do_says_what_it_had_and_what_mends_it
 # ---- whether a JVM has died ------------------------------------------------------------------------------------------
 
 
-def jvm_of(process, port=1, is_stopped=lambda: False, **options):
+def jvm_of(process, port=1, is_stopped=lambda: False, java=None, **options):
     """Return a JVM that is a process, or a port."""
     gateway = SimpleNamespace(proc=process, gateway_parameters=SimpleNamespace(address="127.0.0.1", port=port))
     conf = SimpleNamespace(get=options.get)
     jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped))
-    context = SimpleNamespace(_gateway=gateway, getConf=lambda: conf, _jsc=jsc)
+    context = SimpleNamespace(_gateway=gateway, getConf=lambda: conf, _jsc=jsc, _jvm=SimpleNamespace(java=java))
     return Jvm(SimpleNamespace(sparkContext=context))
 
 
@@ -299,7 +319,7 @@ PROGRAM = textwrap.dedent("""
         # Spark itself refuses a driver of less than 450 MB, of which it would keep 300 MB.
         spark = builder.config("spark.testing.reservedMemory", 100_000_000).getOrCreate()
         victim = spark.sparkContext._gateway.proc.pid if kills else 0
-        conf = {"user.victim": victim, "topology.spark.batch.bytes": bound, "topology.drain.secs": 3600}
+        conf = {"user.victim": victim, "topology.spark.batch.bytes": bound or None, "topology.drain.secs": 3600}
         try:
             print("acked", run(Taken, conf, spark=spark, checkpoint=sys.argv[1] or None).stats.totals.acked)
         except Exception as fault:
@@ -321,8 +341,9 @@ def run_program(tmp_path, expected, *arguments, memory=512):
 
 
 @pytest.mark.slow
-def test_forty_tuples_of_10_mb_pass_through_a_small_driver(tmp_path):
-    run_program(tmp_path, "acked 40", "", 10_000_000, 40, 64_000_000, 0, memory=512)
+@pytest.mark.parametrize("memory", [384, 512])
+def test_forty_tuples_of_10_mb_pass_through_a_small_driver(tmp_path, memory):
+    run_program(tmp_path, "acked 40", "", 10_000_000, 40, 0, 0, memory=memory)
 
 
 @pytest.mark.slow

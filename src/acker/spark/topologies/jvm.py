@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_BYTES: Final = "topology.spark.batch.bytes"
+# What a micro-batch has by default: this part of the memory of the JVM, which needs its bytes once and those of a large
+# tuple several times, and at most so much, since more makes nothing faster.
+_BATCH_PART: Final = 10
+_BATCH_BYTES_MAX: Final = 64_000_000
 _MEMORY: Final = "spark.driver.memory"
 _EXECUTOR_MEMORY: Final = "spark.executor.memory"
 _MEMORY_DEFAULT: Final = "1g"
@@ -62,6 +66,12 @@ class Jvm:
         self._memory = f"{_MEMORY} is {conf.get(_MEMORY, _MEMORY_DEFAULT)}"
         if not str(conf.get("spark.master", "local")).startswith("local"):
             self._memory += f", {_EXECUTOR_MEMORY} {conf.get(_EXECUTOR_MEMORY, _MEMORY_DEFAULT)}"
+
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes of tuples a micro-batch has, unless an option says so."""
+        memory = int(self._context._jvm.java.lang.Runtime.getRuntime().maxMemory())
+        return min(memory // _BATCH_PART, _BATCH_BYTES_MAX)
 
     def has_died(self, fault: BaseException | None = None) -> bool:
         """Return whether it has died; after a fault that may come from its end, wait a moment for that."""

@@ -136,7 +136,8 @@ class SparkRuntime(LocalRuntime):
     def _make_executors(self) -> ExecutorSet:
         options = resolve(self._parts.conf)
         pending_max = options["topology.max.spout.pending"] or _PENDING_MAX
-        executors = DriverExecutors(self._parts, pending_max, options[BATCH_BYTES])
+        batch_bytes = options[BATCH_BYTES] or self.batches.jvm.batch_bytes
+        executors = DriverExecutors(self._parts, pending_max, batch_bytes)
         self.batches.attach(executors)
         executors.spark.may_end = self._may_end
         return executors
