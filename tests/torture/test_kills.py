@@ -10,9 +10,22 @@ from acker._engine.schemas import COMPLETION_DTYPES
 from acker.spark import batch_report, completions, for_each_completion
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams.table_cache import folder_of_executor
-from tests.torture.kills import CLUSTER, LOCAL, KillsError, Survived, Victim, __main__, plan_of, run, survive
+from tests.torture.kills import (
+    CLUSTER,
+    LOCAL,
+    Kill,
+    KillsError,
+    Plan,
+    Survived,
+    Victim,
+    __main__,
+    plan_of,
+    run,
+    survive,
+)
 from tests.torture.kills.driver import SCHEMA, write
 from tests.torture.kills.plan import SHARDS, is_lost, write_files
+from tests.torture.kills.points import DRIVER_POINTS, WORKER_POINTS
 
 # For slow machines: on an idle one of two cores each test takes less than a minute.
 SECONDS_MAX = 1500
@@ -41,6 +54,15 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
     assert sorted(kill.partition(" ")[0] for kill in survived.kills) == ["driver", "worker"]
     assert survived.drivers >= 2
     assert survived.outcomes["ACKED"] > 0 and survived.outcomes["TIMED_OUT"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "points"), [(WORKER, WORKER_POINTS), (DRIVER, (*WORKER_POINTS, *DRIVER_POINTS))])
+def test_a_kill_at_each_point_between_the_state_and_the_commit_changes_nothing(tmp_path, victim, points):
+    kills = tuple(Kill(victim, 3, point=point) for point in points)
+    survived = survive(Plan(7, LOCAL, None, kills, 3 * len(kills)), tmp_path / "run", deadline_s=SECONDS_MAX)
+    assert [kill.partition(", ")[2] for kill in survived.kills] == list(points)
+    assert survived.outcomes["ACKED"] > 1000 and survived.outcomes["TIMED_OUT"] == 0
 
 
 # ---- stale tables ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,10 @@
 """A topology as a stream whose processes get ``kill -9``: no line is lost, and none is counted twice."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +17,21 @@ from acker.topology import Bolt, Topology
 from tests.components import Numbers
 from tests.torture.kills import CLUSTER, LOCAL
 from tests.torture.topology_kills import Program
-from tests.torture.topology_kills.words import BAD, FLAKY, KILL_COUNTING, KILL_EXECUTOR, KILL_WORKER, SOUR
+from tests.torture.topology_kills.driver import POINTS
+from tests.torture.topology_kills.words import (
+    BAD,
+    FLAKY,
+    KILL_COUNTING,
+    KILL_EXECUTOR,
+    KILL_WORKER,
+    KILL_WRITING,
+    KILL_WRITTEN,
+    SOUR,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
+ROOT = Path(__file__).parents[3]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 
 
@@ -44,9 +59,40 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
 
 
 @pytest.mark.slow
+def test_a_driver_that_is_killed_at_each_of_its_points_counts_each_line_once(tmp_path):
+    special = dict.fromkeys(range(9, 1500, 30), BAD) | {number: f"{FLAKY}-{number}" for number in range(4, 1500, 30)}
+    program = Program(tmp_path / "run", lines_of(1500, special), LOCAL)
+    for point in POINTS:
+        program.dies(point, {"checked": 9, "before a write": 5, "written": 6}.get(point, 2))
+    account = program.ends()
+    assert (account.acked, account.dead) == (1450, 50)
+
+
+def run_without_spark(folder, how):
+    command = [sys.executable, "-W", "ignore", "-m", "tests.spark.topologies.journal_kills", str(folder), how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path):
+    """The files of plans, commits and state, those that are merged or removed, the lease, Spark's log, and the acks."""
+    (account,) = run_without_spark(tmp_path, "again")
+    assert (account["acked"], account["dead"]) == (120, 24)
+
+
+@pytest.mark.slow
+def test_a_driver_that_dies_at_any_step_with_its_files_counts_each_line_once(tmp_path):
+    accounts = run_without_spark(tmp_path, "each")
+    assert len(accounts) > 100
+    assert {(account["acked"], account["dead"]) for account in accounts} == {(10, 2)}
+
+
+@pytest.mark.slow
 def test_workers_and_executors_that_are_killed_change_nothing(tmp_path):
     special = {5: f"{KILL_WORKER}-1", 9: BAD, 30: f"{KILL_EXECUTOR}-1", 44: f"{KILL_COUNTING}-1", 70: f"{FLAKY}-1"}
     special |= {81: SOUR, 85: f"{KILL_EXECUTOR}-2", 99: f"{KILL_WORKER}-2"}
+    special |= {50: f"{KILL_WRITING}-1", 60: f"{KILL_WRITTEN}-1"}
     program = Program(tmp_path / "run", lines_of(120, special), CLUSTER)
     program.dies("before the commit", 2)
     account = program.ends()

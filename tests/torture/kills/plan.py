@@ -58,11 +58,14 @@ class Kill(NamedTuple):
         workers for a worker or an executor, and all for the driver.
     late_s : float
         Delay after that point; 0: while the process that reached it waits there.
+    point : str or None
+        The name of the points that count; None: all.
     """
 
     victim: Victim
     points: int
-    late_s: float
+    late_s: float = 0.0
+    point: str | None = None
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,8 @@ class _Killer:
                 return None
             if self._kills[0].victim is not Victim.DRIVER and what["point"] in DRIVER_POINTS:
                 return None
+            if self._kills[0].point not in {None, what["point"]}:
+                return None
             self._points -= 1
             # Below 0 while another thread does it.
             return self._kills[0] if self._points == 0 else None

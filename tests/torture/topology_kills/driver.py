@@ -19,7 +19,9 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from acker.spark.topologies import journal
+from acker.spark.topologies.bolt_state import StateCleaner
 from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.lease import Lease
 from acker.spark.topologies.micro_batch_job import MicroBatchJob
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.run import run
@@ -38,6 +40,10 @@ POINTS: Final[dict[str, tuple[Any, str, bool]]] = {
     "before the commit": (Journal, "commit", True),
     "committed": (Journal, "commit", False),
     "before a write": (journal, "write_file", True),
+    "written": (journal, "write_file", False),
+    "checked": (Lease, "check", False),
+    "before old files of state go": (StateCleaner, "remove_unused", True),
+    "old files of state are gone": (StateCleaner, "remove_unused", False),
     "told": (MicroBatches, "_deliver", False),
     "before an ack is kept": (Lines, "ack", True),
     "after a dead letter was kept": (Lines, "dead_letter", False),

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pyarrow.fs import FileSystem
+
+from acker.spark.topologies import bolt_state
 from acker.topology import Bolt, Grouping, Reason, ReliableSpout, StatefulBolt, Topology
 from tests.torture.kills import processes
 
@@ -19,6 +22,8 @@ LINES, ACKED, DEAD = "lines", "acked", "dead"
 # What happens to a line with such a word. The first two always fail, the others once.
 BAD, SOUR, FLAKY = "bad", "sour", "flaky"
 KILL_WORKER, KILL_EXECUTOR, KILL_COUNTING = "kill-worker", "kill-executor", "kill-counting"
+# Before the file of state is written, and when it is there and Spark does not know it.
+KILL_WRITING, KILL_WRITTEN = "kill-writing", "kill-written"
 
 
 def read_log(path: Path) -> list[int]:
@@ -113,6 +118,20 @@ class Count(StatefulBolt):
             raise ValueError(tup.word)
         if tup.word.startswith(KILL_COUNTING) and is_first(self._folder, tup.word):
             os.kill(os.getpid(), signal.SIGKILL)
+        if tup.word.startswith((KILL_WRITING, KILL_WRITTEN)) and is_first(self._folder, tup.word):
+            die_at_state(written=tup.word.startswith(KILL_WRITTEN))
+
+
+def die_at_state(*, written: bool) -> None:
+    """Let this worker die before it writes a file of state, or when it has written one."""
+    write = bolt_state.write_file
+
+    def call(filesystem: FileSystem, path: str, content: bytes) -> None:
+        if written:
+            write(filesystem, path, content)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    bolt_state.write_file = call
 
 
 class WordCount(Topology):
