@@ -11,6 +11,7 @@
                  +------------------------------+ (not its fault: again, or back at the end)
 ```
 
+A message that is a job of a tree elsewhere is "reporting" before it is done or given up, until its report is confirmed.
 An attempt in any state ends at once when the broker takes its delivery back, or when it is given back.
 """
 
@@ -19,13 +20,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from acker.connectors.source import Delivery
 from acker.observe.reasons import Reason
 
+if TYPE_CHECKING:
+    from acker.remote.jobs import Job
+
 State = Literal[
-    "ready", "withheld", "suspect", "queued", "open", "failed", "waiting", "given up", "dead", "done", "ended"
+    "ready",
+    "withheld",
+    "suspect",
+    "queued",
+    "open",
+    "failed",
+    "waiting",
+    "given up",
+    "dead",
+    "reporting",
+    "done",
+    "ended",
 ]
 
 
@@ -49,8 +64,8 @@ class Attempt:
         since it goes back at the end. "queued": it waits behind another message of its key, or for the pace of
         `rate_max`. "suspect": it waits until nobody works on anything else. "open": somebody has it.
         "failed": the source is to be asked for a retry. "waiting": for a retry in this process. "given up": the source
-        is to move it to the broker's own place for dead letters. "dead": its dead letter is not confirmed yet. "done":
-        its ack is to be sent. "ended".
+        is to move it to the broker's own place for dead letters. "dead": its dead letter is not confirmed yet.
+        "reporting": its report is not. "done": its ack is to be sent. "ended".
     reason : Reason or None
         Of its failure.
     retry_secs : float or None
@@ -61,6 +76,8 @@ class Attempt:
         Set by a consumer, which gives it to user code.
     lane : Lane or None
         The messages of its key, where these are handed out in order.
+    job : Job or None
+        This execution of the job of a tree elsewhere that the message is, until its report is confirmed.
     """
 
     message_id: int
@@ -74,6 +91,7 @@ class Attempt:
     went_back: bool = False
     tree: Any = None
     lane: Lane | None = None
+    job: Job | None = None
 
 
 class Lane:

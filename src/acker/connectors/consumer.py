@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from acker.connectors.jobs import Jobs
     from acker.connectors.letters import DeadLetters
     from acker.connectors.order import KeyOf, KeyOrder, Pace
+    from acker.connectors.reports import Reporter
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -71,6 +72,7 @@ class _Options(TypedDict, total=False):
     key: KeyOf | str | None
     open_max_per_key: int | None
     replies: Replies | None
+    follow: Replies | None
     ui: PageChoice
 
 
@@ -135,6 +137,10 @@ class Consumer(Generic[Value]):
     replies : Replies, optional
         Such as `acker.remote.redis.RedisReplies`: where jobs in other processes report for which messages wait. See
         `Handle.token`. Several consumers may share it, and none closes it.
+    follow : Replies, optional
+        A message whose header ``acker`` is a token is a job of the tree of whoever made the token, and is reported
+        there: that it is done, before its ack; that it has failed, after its dead letter. Without `replies`, the jobs
+        of such a message belong to that tree as well.
     ui : LivePage, bool, int or str, optional
         Show a live page while the consumer runs: True, a port, "HOST:PORT" or an `acker.ui.LivePage`. Its URL is
         printed at the start.
@@ -189,6 +195,7 @@ class Consumer(Generic[Value]):
         key: KeyOf | str | None = None,
         open_max_per_key: int | None = 1,
         replies: Replies | None = None,
+        follow: Replies | None = None,
         ui: PageChoice = None,
     ) -> None:
         _check_source(source, decode)
@@ -203,7 +210,7 @@ class Consumer(Generic[Value]):
         self.spans = None if tracer_provider is None else _spans_of(tracer_provider, source)
         self.logger = logging.getLogger("acker.connectors")
         self.trace = trace
-        self.jobs = None if replies is None else _jobs_of(replies)
+        self.jobs, reporter = _jobs_of(replies, follow, self.name)
         self._last_pool: ThreadPoolExecutor | None = None
         self._decode = _decoder_of(decode) if isinstance(decode, type) else decode
         self.process = os.getpid()
@@ -219,10 +226,11 @@ class Consumer(Generic[Value]):
             failures=None if self._page_options is None else FailureLog(),
             order=_order_of(source, key, open_max_per_key),
             pace=None if rate_max is None else _pace_of(rate_max),
+            begin_job=None if reporter is None else reporter.begin_job,
         )
         self._calls = RunningCalls(self)
         self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store, self._calls)
-        self._io = IoThread(source, self._store, options, self.logger, self._trees.turn)
+        self._io = IoThread(source, self._store, options, self.logger, self._trees.turn, reporter)
         self._source = source
         self._options = options
         # Callable by every handle without a further look-up.
@@ -694,14 +702,21 @@ def _decoder_of(kind: type) -> Callable[[bytes], Any]:
     return decoder_of(kind)
 
 
-def _jobs_of(replies: Replies) -> Jobs:
+def _jobs_of(replies: Replies | None, follow: Replies | None, name: str) -> tuple[Jobs | None, Reporter | None]:
+    if replies is None and follow is None:
+        return None, None
     from acker.connectors.jobs import Jobs
+    from acker.connectors.reports import Reporter
     from acker.remote.replies import Replies
 
-    if not isinstance(replies, Replies):
-        # Without the value, which may be a URL with a password.
-        raise ArgumentTypeError(f"replies: expected Replies, such as RedisReplies(url), got {type(replies).__name__}")
-    return Jobs(replies)
+    given: dict[str, object] = {"replies": replies, "follow": follow}
+    for option, value in given.items():
+        if value is not None and not isinstance(value, Replies):
+            # Without the value, which may be a URL with a password.
+            text = f"{option}: expected Replies, such as RedisReplies(url), got {type(value).__name__}"
+            raise ArgumentTypeError(text)
+    reporter = None if follow is None else Reporter(follow, name)
+    return Jobs(replies, reporter), reporter
 
 
 def _spans_of(provider: TracerProvider, source: Source) -> Spans:

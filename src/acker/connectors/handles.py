@@ -299,7 +299,7 @@ class Handle:
         jobs = part._tree.owner.jobs
         try:
             if isinstance(executor, ThreadPoolExecutor):
-                work = work if jobs is None else jobs.bound(part, work)
+                work = work if jobs is None else jobs.bound(part, part._tree, work)
                 future = executor.submit(unless_over, part._tree, executor, work, args, kwargs)
             else:
                 future = executor.submit(work, *args, **kwargs)
@@ -341,7 +341,7 @@ class Handle:
         context.run(_current.set, self)
         context.run(enter_tree, self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
-            context.run(jobs.enter, self)
+            context.run(jobs.enter, self, self._tree)
         if self._tree.span is not None:
             work = _traced(self._tree, work)
         try:
@@ -440,7 +440,7 @@ class Handle:
         TupleStateError
             This handle has ended.
         RuntimeStateError
-            The consumer has no `replies`.
+            The consumer has neither `replies` nor, with a token in this message, `follow`.
         ConnectionLostError
             The server of the replies cannot be reached.
         JobsError
@@ -457,8 +457,11 @@ class Handle:
 
     def not_sent(self, reason: str) -> None:
         """Fail the message, since a job may not have been sent for which this handle made a token."""
-        if self._tree.remote is not None:
-            self._tree.remote.fail(reason)
+        tree = self._tree
+        if tree.owner.jobs is not None and tree.owner.jobs.not_sent(tree, reason):
+            with tree.lock:
+                tree.reason = tree.reason or reason
+            tree.owner.post((_FAIL, tree.root_id, 0, 0, 0))
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -613,10 +616,15 @@ class Handle:
             self._end(exception_text(error))
 
     def reset_timeout(self) -> None:
-        """Give the message its whole timeout again, for work that takes long and makes progress."""
+        """Give the message its whole timeout again, for work that takes long and makes progress.
+
+        If it is a job of a tree elsewhere, so has that one.
+        """
         self._refuse_fork()
         if self.alive:
             self._tree.owner.post_quietly((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
+            if (jobs := self._tree.owner.jobs) is not None:
+                jobs.reset_timeout(self._tree)
 
     @property
     def alive(self) -> bool:
@@ -636,7 +644,7 @@ class Handle:
         self._is_entered = True
         self._outside = enter_tree(tree)
         if tree.owner.jobs is not None:
-            self._before = tree.owner.jobs.enter(self)
+            self._before = tree.owner.jobs.enter(self, tree)
         return self
 
     def __exit__(

@@ -14,13 +14,18 @@ TIME: Final = "acker-time"  # when it was written, in UTC
 TO: Final = "acker-to"  # the queue, topic or table that it came from, as `Outgoing.to`
 TO_KEY: Final = "acker-to-key"  # the broker's own key of the message, as `Outgoing.key`
 LETTER_HEADERS: Final = frozenset((REASON, ATTEMPTS, KEY, SOURCE, TIME, TO, TO_KEY))
+# The token of a message that is a job of a tree elsewhere.
+TOKEN: Final = "acker"
 # RabbitMQ adds these to what it delivers. In a message that is published again they would count as its past.
 _ADDED: Final = re.compile(r"x-(delivery-count|acquired-count|death|(first|last)-death-(exchange|queue|reason))")
 
 
 def is_own_header(name: str) -> bool:
-    """Return whether a header of a dead letter belongs to its message: neither acker nor a broker has added it."""
-    return name not in LETTER_HEADERS and not _ADDED.fullmatch(name)
+    """Return whether a header of a dead letter belongs to its message: neither acker nor a broker has added it.
+
+    Nor is it the token of a tree, which has failed with the message.
+    """
+    return name != TOKEN and name not in LETTER_HEADERS and not _ADDED.fullmatch(name)
 
 
 def header_text(content: Any) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.dead_letters import DeadLetterWriter
@@ -25,6 +25,9 @@ from acker.connectors.source import Delivery, Source
 from acker.connectors.stopping import Stopping
 from acker.errors import ArgumentValueError, ConnectionLostError, RuntimeStateError, SourceError, exception_text
 from acker.observe.backoff import backoff
+
+if TYPE_CHECKING:
+    from acker.connectors.reports import Reporter
 
 # While plenty of messages wait to be handed out, turns are at least so far apart.
 _GATHER_SECS: Final = 0.001
@@ -54,6 +57,8 @@ class IoThread:
     logger : logging.Logger
     turn : callable
         Called on this thread with the items of the inbox, again and again.
+    reporter : Reporter, optional
+        Reports the ends of messages that are jobs of trees elsewhere.
 
     Attributes
     ----------
@@ -72,7 +77,13 @@ class IoThread:
     """
 
     def __init__(
-        self, source: Source, store: MessageStore, options: MessageOptions, logger: logging.Logger, turn: Turn
+        self,
+        source: Source,
+        store: MessageStore,
+        options: MessageOptions,
+        logger: logging.Logger,
+        turn: Turn,
+        reporter: Reporter | None = None,
     ) -> None:
         if options.dead_letters == BROKER and not source.can_give_up:
             raise ArgumentValueError(
@@ -104,6 +115,7 @@ class IoThread:
             if publisher is None
             else DeadLetterWriter(publisher, source.name, source.origin, self._confirm, logger)
         )
+        self._reporter = reporter
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
         self._is_connected = self._is_finishing = self._is_failed = False
@@ -263,7 +275,7 @@ class IoThread:
         if room:
             self._end_wait()
         self._store.accept(deliveries)
-        self._write_letters()
+        self._hand_on()
         if self._is_until_empty:
             self._stop_if_empty()
 
@@ -299,7 +311,7 @@ class IoThread:
         self.turned_at = time.monotonic()
         self._is_urgent = False
         due_secs = self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
-        self._write_letters()
+        self._hand_on()
         return due_secs
 
     # ---- from the store to the source -------------------------------------------------------------------------------
@@ -318,6 +330,7 @@ class IoThread:
 
     def _send_acks(self) -> None:
         done = self._store.done()
+        self._hand_on()  # a job of which the dead letter is confirmed has to be reported
         if not done or not self._is_connected:
             return
         held = self._held(done)
@@ -360,10 +373,14 @@ class IoThread:
             extra=log_fields(attempt, self._source.name),
         )
 
-    def _write_letters(self) -> None:
+    def _hand_on(self) -> None:
+        """Let other threads write dead letters, and report the ends of jobs."""
         if self._writer is not None:
             for attempt in self._store.letters():
                 self._writer.write(attempt)
+        if self._reporter is not None:
+            for attempt in self._store.reports():
+                self._reporter.report(attempt, self._confirm)
 
     def _renew_leases(self, now: float) -> None:
         """Renew the leases of all messages, if it is time."""
@@ -402,7 +419,7 @@ class IoThread:
                 self._send_acks()
                 now = time.monotonic()
                 self._renew_leases(now)
-                if now >= deadline or not self._store.of({"open", "dead"}, concerned):
+                if now >= deadline or not self._store.of({"open", "dead", "reporting"}, concerned):
                     break
                 self._wait(min(deadline - now, max(self._wait_secs(now, due_secs), 0.001)))
         finally:
@@ -431,7 +448,7 @@ class IoThread:
             self._store.release_failures()
             self._store.close()
         self._store.release(self._store.of({"ready", "withheld", "suspect", "queued", "waiting"}))
-        left = self._store.of({"open", "dead", "done"})
+        left = self._store.of({"open", "dead", "reporting", "done"})
         return not left or self._stopping.is_over(left)
 
     def _fail(self, error: BaseException) -> None:
@@ -448,6 +465,8 @@ class IoThread:
         try:
             if self._writer is not None:
                 self._writer.stop()
+            if self._reporter is not None:
+                self._reporter.stop()
             if not self._is_failed:
                 self._take_turn()
                 self._tell_source()

@@ -29,6 +29,7 @@ from acker.observe.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from acker.connectors.order import KeyOrder, Pace
+    from acker.remote.jobs import Job
 
 # The most deliveries of one poll, so that acks never wait for long.
 _POLL_MAX: Final = 500
@@ -69,6 +70,8 @@ class MessageStore:
     order : KeyOrder, optional
     pace : Pace, optional
         When messages are handed out; by default as soon as possible.
+    begin_job : callable, optional
+        Returns a new execution of the job that a delivery is, or None.
 
     Attributes
     ----------
@@ -97,6 +100,7 @@ class MessageStore:
         failures: FailureLog | None = None,
         order: KeyOrder | None = None,
         pace: Pace | None = None,
+        begin_job: Callable[[Delivery], Job | None] | None = None,
     ) -> None:
         self.name = name
         self.counts = MessageCounts()
@@ -118,13 +122,15 @@ class MessageStore:
         self._withheld: list[Attempt] = []
         self._order = order
         self._pace = pace
+        self._begin_job = begin_job
         self._paced: deque[Attempt] = deque()  # those that wait for their time
         self._waiting: list[tuple[float, int, Attempt]] = []  # a heap, by the end of the wait
-        # For the I/O thread to take to the source, and to the writer of dead letters.
+        # For the I/O thread to take to the source, to the writer of dead letters, and to the reporter.
         self._done: list[Attempt] = []
         self._failed: deque[Attempt] = deque()
         self._letters: list[Attempt] = []
         self._confirmed: deque[Attempt] = deque()
+        self._reports: list[Attempt] = []
         self._given_back: list[Delivery] = []
         # Why messages failed last, the latest failure at the end; by key and body, since a broker may use a key again.
         self._reasons: dict[tuple[str, int], Reason] = {}
@@ -181,7 +187,7 @@ class MessageStore:
         return lambda: self._listeners.discard(listener)
 
     def confirm(self, attempt: Attempt) -> None:
-        """Take note that a dead letter is confirmed; its ack follows."""
+        """Take note that a dead letter or a report is confirmed; its ack follows."""
         self._confirmed.append(attempt)
 
     def unacked(self) -> list[Delivery]:
@@ -217,7 +223,7 @@ class MessageStore:
         self.counts.delivered += len(deliveries)
         has_withheld = self._hand_out_withheld()  # first, as they came first
         now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self._ready.put
-        is_free = self._order is None and self._pace is None
+        is_free = self._order is None and self._pace is None and self._begin_job is None
         for delivery in deliveries:
             if delivery.attempt > 1 or suspects.is_alert or not is_free:
                 self._accept(delivery)
@@ -247,6 +253,8 @@ class MessageStore:
 
     def _add(self, delivery: Delivery, number: int, tries: int, state: State) -> Attempt:
         attempt = Attempt(next(self._ids), delivery, number, tries, time.monotonic_ns(), state)
+        if self._begin_job is not None:
+            attempt.job = self._begin_job(delivery)
         self._by_id[attempt.message_id] = attempt
         return attempt
 
@@ -380,7 +388,9 @@ class MessageStore:
         return attempt if attempt is not None and attempt.state == "open" else None
 
     def end_done(self, attempts: Sequence[Attempt]) -> None:
-        """End open attempts whose work is done. The I/O thread then acks them."""
+        """End attempts whose work is done. The I/O thread then acks them, those that are jobs after their reports."""
+        if self._begin_job is not None:
+            attempts = [attempt for attempt in attempts if not self._is_to_report(attempt)]
         now_ns, record = time.monotonic_ns(), self.latency.record
         for attempt in attempts:
             record(now_ns - attempt.since_ns)
@@ -463,6 +473,29 @@ class MessageStore:
             attempt.state = "failed"
             self._failed.append(attempt)
 
+    def _is_to_report(self, attempt: Attempt) -> bool:
+        """Return whether an attempt has to be reported before it goes on; let that happen."""
+        if attempt.job is None:
+            return False
+        attempt.state = "reporting"
+        self._reports.append(attempt)
+        return True
+
+    def _end_reported(self, attempt: Attempt) -> None:
+        """Let an attempt go on whose report is confirmed."""
+        attempt.job = None
+        if attempt.reason is None:
+            self.end_done((attempt,))
+        elif self._options.dead_letters == BROKER:
+            self._give_up_to_broker(attempt)
+        else:
+            self._ack(attempt)
+            self._leave([attempt])
+
+    def _give_up_to_broker(self, attempt: Attempt) -> None:
+        attempt.state = "given up"
+        self._failed.append(attempt)
+
     def _ack(self, attempt: Attempt) -> None:
         attempt.state = "done"
         self._done.append(attempt)
@@ -472,12 +505,11 @@ class MessageStore:
         key, reason = attempt.delivery.key, attempt.reason
         text = "%s: gave up %s after attempt %d: %s"
         self._logger.error(text, self.name, key, attempt.number, reason, extra=log_fields(attempt, self.name))
-        if self._options.dead_letters == BROKER:
-            attempt.state = "given up"
-            self._failed.append(attempt)
-        else:
+        if self._options.dead_letters != BROKER:
             attempt.state = "dead"
             self._letters.append(attempt)
+        elif not self._is_to_report(attempt):
+            self._give_up_to_broker(attempt)
 
     def _note_dead_letter(self, attempt: Attempt) -> None:
         if attempt.reason is not None and self.failures is not None:
@@ -491,17 +523,20 @@ class MessageStore:
 
     @property
     def has_confirmed(self) -> bool:
-        """Whether dead letters were confirmed whose acks are to follow."""
+        """Whether dead letters or reports were confirmed whose acks are to follow."""
         return bool(self._confirmed)
 
     def done(self) -> list[Delivery]:
-        """Return the deliveries to ack, those of dead letters that are confirmed included; then call `acked`."""
+        """Return the deliveries to ack, also of dead letters and reports that are confirmed; then call `acked`."""
         while self._confirmed:
             attempt = self._confirmed.popleft()
             if attempt.state == "dead":
                 self._note_dead_letter(attempt)
-                self._ack(attempt)
-                self._leave([attempt])
+                if not self._is_to_report(attempt):
+                    self._ack(attempt)
+                    self._leave([attempt])
+            elif attempt.state == "reporting":
+                self._end_reported(attempt)
         return [attempt.delivery for attempt in self._done]
 
     def acked(self, count: int) -> None:
@@ -516,6 +551,11 @@ class MessageStore:
         """Return the attempts whose dead letters are to be written, and are not forgotten before `confirm`."""
         letters, self._letters = self._letters, []
         return letters
+
+    def reports(self) -> list[Attempt]:
+        """Return the attempts whose ends are to be reported, and are not forgotten before `confirm`."""
+        reports, self._reports = self._reports, []
+        return reports
 
     def failed(self) -> Iterator[Attempt]:
         """Yield the attempts of which the source is to be told that they failed or are given up.

@@ -11,11 +11,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from acker.connectors.calls import is_traced
+from acker.connectors.headers import TOKEN
 from acker.connectors.source import Source
-from acker.errors import ArgumentValueError, BusyError, ForkedError, PublishError
+from acker.errors import ArgumentValueError, BusyError, ForkedError, PublishError, exception_text
+
+if TYPE_CHECKING:
+    from acker.remote.jobs import Part
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,10 +119,18 @@ class Publisher(abc.ABC):
         with self._one_thread:
             self.connect()
 
-    def publish(self, messages: Sequence[Outgoing]) -> list[Exception | None]:
+    def publish(self, messages: Sequence[Outgoing], part: Part | None = None) -> list[Exception | None]:
         """Write messages, and wait until the broker has answered for each, or a timeout is over.
 
         A lost connection is opened again by the next call.
+
+        Parameters
+        ----------
+        messages : sequence of Outgoing
+        part : Part, optional
+            Such as the message that this is done for, or `acker.remote.current`: give each message a token, so that
+            its tree waits until a `Consumer` with `follow` is done with them all. If one is not confirmed, the tree
+            fails.
 
         Returns
         -------
@@ -130,14 +142,35 @@ class Publisher(abc.ABC):
         ------
         ForkedError
             The process that uses this publisher is another one. Nothing is raised for an error of broker or network.
+        TupleStateError, RuntimeStateError, JobsError
+            The part gives no token; nothing is published.
         """
+        if part is not None:
+            messages = [self._with_token(message, part) for message in messages]
         if is_traced():
             from acker.connectors.tracing import trace_headers
 
             own = trace_headers()
             messages = [replace(message, headers={**message.headers, **own}) for message in messages]
-        with self._one_thread:
-            return self.write(messages)
+        if part is None:
+            with self._one_thread:
+                return self.write(messages)
+        refused: BaseException | None
+        try:
+            with self._one_thread:
+                errors = self.write(messages)
+            refused = next((error for error in errors if error is not None), None)
+        except BaseException as error:
+            refused = error
+            raise
+        finally:
+            if refused is not None:
+                part.not_sent(f"a message for {self.name} is not confirmed: {exception_text(refused)}")
+        return errors
+
+    def _with_token(self, message: Outgoing, part: Part) -> Outgoing:
+        name = self.name if message.to is None else f"{self.name}, {message.to}"
+        return replace(message, headers={**message.headers, TOKEN: part.token(name)})
 
     def close(self) -> None:
         """Disconnect. It raises nothing, and may be called again or before `open`.

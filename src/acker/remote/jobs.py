@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from acker.errors import ConnectionLostError, ForkedError, TupleStateError, exception_text
+from acker.errors import ConnectionLostError, ForkedError, TokenError, TupleStateError, exception_text
 from acker.observe.backoff import backoff
 from acker.observe.reasons import PROGRAM_ENDS, reason_text
 from acker.remote.replies import Replies
@@ -171,7 +171,15 @@ class Job:
         """Let this job fail at its end, since a job that it made may not have been sent."""
         self._not_sent = self._not_sent or reason
 
-    def _end(self, reason: str | None) -> None:
+    def end(self, reason: str | None, until: float) -> None:
+        """Report that this job is done, or why it has failed, and try that until a time of the monotonic clock.
+
+        While the server does not answer, this does not even try once that time is over: so of many jobs that end
+        meanwhile, not each waits for the server.
+        """
+        self._end(reason, until)
+
+    def _end(self, reason: str | None, until: float | None = None) -> None:
         self._refuse_fork()
         with self._lock:
             if self._is_ended:
@@ -179,9 +187,9 @@ class Job:
             self._is_ended = True
         reason = self._not_sent if reason is None else reason
         if reason is None:
-            self._report(ReportKind.OK, names=tuple(self._names) if any(self._names) else ())
+            self._report(ReportKind.OK, until, names=tuple(self._names) if any(self._names) else ())
         else:
-            self._report(ReportKind.FAIL, f"{self.name}: {reason}" if self.name else reason)
+            self._report(ReportKind.FAIL, until, f"{self.name}: {reason}" if self.name else reason)
 
     def reset_timeout(self) -> None:
         """Give the tree its whole timeout again, for work that takes long and makes progress."""
@@ -196,24 +204,29 @@ class Job:
         except ConnectionLostError:
             return True
 
-    def _report(self, kind: ReportKind, reason: str = "", names: tuple[str, ...] = ()) -> None:
+    def _report(
+        self, kind: ReportKind, until: float | None = None, reason: str = "", names: tuple[str, ...] = ()
+    ) -> None:
         """Send a report until it is confirmed, or for `report_secs`."""
         _, tree, maker, place = self._token
         data = write_report(Report(tree, maker, place, self._execution, self._jobs, kind, reason, names))
-        begin, failures = time.monotonic(), 0
-        while True:
+        replies, failures = self._replies, 0
+        until = time.monotonic() + replies.report_secs if until is None else until
+        lost: object = replies.away
+        while lost is None or time.monotonic() < until:
             try:
-                if not self._replies.send(self._token.address, data):
-                    self._replies.note_gone(self)
+                if not replies.send(self._token.address, data):
+                    replies.note_gone(self)
+                replies.away = None
                 return
-            except ConnectionLostError as lost:
-                failures += 1
-                wait_secs = backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX)
-                if time.monotonic() - begin + wait_secs > self._replies.report_secs:
-                    text = "%r: its report was not confirmed within %g s, so its tree may time out: %s"
-                    log.error(text, self, self._replies.report_secs, lost)
-                    return
+            except ConnectionLostError as error:
+                lost = replies.away = str(error)
+            failures += 1
+            wait_secs = backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX)
+            if time.monotonic() + wait_secs > until:
+                break
             time.sleep(wait_secs)
+        replies.note_unconfirmed(self, lost)
 
     def _refuse_fork(self) -> None:
         if self._process != os.getpid():
@@ -268,6 +281,17 @@ def job(token: str, replies: Replies, name: str = "") -> Job:
     ...         queue.put((item, part.token("post")))
     """
     return Job(read_token(token), replies, name)
+
+
+def find_job(token: str | bytes | None, replies: Replies, name: str) -> Job | None:
+    """Return the job of a token that came with something; None, with an error in the log, if it cannot be read."""
+    if token is None:
+        return None
+    try:
+        return job(token.decode(errors="replace") if isinstance(token, bytes) else token, replies, name)
+    except TokenError as error:
+        replies.note_damaged(name, error)
+        return None
 
 
 class _Detached:

@@ -107,6 +107,8 @@ class Replies(abc.ABC):
     Attributes
     ----------
     counts : ReplyCounts
+    away : str or None
+        Why the last report could not be sent; None if it could.
     """
 
     def __init__(self, name: str, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
@@ -118,7 +120,8 @@ class Replies(abc.ABC):
         self.report_secs = report_secs
         self.jobs_max = jobs_max
         self.counts = ReplyCounts()
-        self._quiet = Quiet()
+        self.away: str | None = None
+        self._quiet, self._quiet_damaged = Quiet(), Quiet()
         # One in each process: a fork has none of the threads of its parent.
         self._readers: dict[int, ReplyReader] = {}
 
@@ -154,9 +157,22 @@ class Replies(abc.ABC):
 
     def note_gone(self, what: object) -> None:
         """Say, once in a while, that a report found no address."""
+        self.counts.unowned += 1
         if self._quiet.may_log():
             text = "%s: nobody waits for %r any more, so its report is dropped. If its consumer runs, give both sides"
             log.warning(text + " replies of the same server and prefix", self.name, what)
+
+    def note_unconfirmed(self, what: object, why: object) -> None:
+        """Say that the server has not confirmed a report in time."""
+        self.counts.unconfirmed += 1
+        text = "%r: its report was not confirmed within %g s, so its tree may time out: %s"
+        log.error(text, what, self.report_secs, why)
+
+    def note_damaged(self, name: str, error: Exception) -> None:
+        """Say, once in a while, that a job runs for which nobody waits, since its token cannot be read."""
+        self.counts.damaged_tokens += 1
+        if self._quiet_damaged.may_log():
+            log.error("a job %s runs, and no message waits for it: %s", name, error)
 
     def close(self) -> None:
         """Fail the trees that are open in this process, and give its address up."""
@@ -178,23 +194,33 @@ class Replies(abc.ABC):
 
 @dataclass(slots=True)
 class ReplyCounts:
-    """Counts of the reports that came to this process since it began; its reading thread writes.
+    """Counts of this process since it began: of the reports that came to it, and of those that its jobs sent.
 
     Attributes
     ----------
     reports : int
+        Those that came.
     late : int
         Reports for trees that were over: of jobs that ran again, or whose message had failed.
     malformed : int
         What could not be read as a report.
     lost_addresses : int
         How often the server forgot the address, and all open trees failed.
+    unowned : int
+        Reports that found nobody who waits.
+    unconfirmed : int
+        Reports that the server did not confirm within `report_secs`.
+    damaged_tokens : int
+        Jobs that run and that nobody awaits, since their tokens could not be read.
     """
 
     reports: int = 0
     late: int = 0
     malformed: int = 0
     lost_addresses: int = 0
+    unowned: int = 0
+    unconfirmed: int = 0
+    damaged_tokens: int = 0
 
 
 class KeptOpen(Protocol):

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from acker.errors import ArgumentTypeError, ArgumentValueError, TokenError, UnattributedError, exception_text
-from acker.remote.jobs import DETACHED, Job, Part, current, job, set_current
+from acker.errors import ArgumentTypeError, ArgumentValueError, UnattributedError, exception_text
+from acker.remote.jobs import DETACHED, Job, Part, current, find_job, set_current
 from acker.remote.replies import Quiet, Replies
 
 log: Final = logging.getLogger("acker.remote")
@@ -72,7 +72,7 @@ class Runs:
         self._runs: dict[int, Run] = {}
         self._has_run = False
         self._has_minted = False
-        self._quiet, self._quiet_stray = Quiet(), Quiet()
+        self._quiet_stray = Quiet()
 
     def begin(self, key: int, token: str | None, name: str) -> Run:
         """Begin a run, and let this thread work for it."""
@@ -98,14 +98,7 @@ class Runs:
 
     def find_job(self, token: str | None, name: str) -> Job | None:
         """Return the job of a token, or None with an error in the log if it cannot be read."""
-        if token is None:
-            return None
-        try:
-            return job(token, self._replies, name)
-        except TokenError as error:
-            if self._quiet.may_log():
-                log.error("a job %s runs, and no message waits for it: %s", name, error)
-            return None
+        return find_job(token, self._replies, name)
 
     def fail(self, token: str | None, name: str, reason: object) -> None:
         """Report that a job has failed that did not run, or not to its end."""
