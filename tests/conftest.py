@@ -85,7 +85,10 @@ REMOTE = "ACKER_TESTS_REMOTE"
 
 SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
-SPARK_SESSION = SHARED["spark"]
+# In this order they begin.
+LONGEST_FIRST = [
+    SHARED[name] for name in ("spark", "chromium", "kafka", "rabbitmq", "redis", "sqs", "postgresql", "nats")
+]
 
 SERVERS: list[Server] = []  # those that run
 NO_SERVER = "no server "  # begins the reason of each skip
@@ -103,7 +106,7 @@ def used(item):
 def pytest_collection_modifyitems(items):
     """Group the tests for `pytest -n`: one process runs all that share what is in SHARED, else each file is a group.
 
-    The longest groups begin first, so that no process is left with one of them at the end.
+    Those of LONGEST_FIRST begin first, then files with a Spark of their own.
     """
 
     def group_of(item):
@@ -111,8 +114,8 @@ def pytest_collection_modifyitems(items):
 
     def start_order(item):
         group = group_of(item)
-        # Tests with servers wait more than they compute, so they go well beside those of the Spark session.
-        return group != SPARK_SESSION, group not in SHARED.values(), item.get_closest_marker("spark") is None
+        rank = LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
+        return rank, item.get_closest_marker("spark") is None
 
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:

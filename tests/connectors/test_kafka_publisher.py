@@ -119,6 +119,7 @@ def test_each_refused_message_is_told(cluster):
     assert cluster.ends(topic) == (0, 2)
 
 
+@pytest.mark.slow  # as the scenario a_publisher_connects_again, with a restart
 def test_a_broker_that_is_away_is_told_and_then_used_again(kafka, cluster):
     topic = cluster.topic()
     with KafkaPublisher({"bootstrap.servers": cluster.url}, topic, timeout_secs=LONG) as publisher:

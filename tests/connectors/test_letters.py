@@ -21,6 +21,7 @@ from acker import SourceError
 from acker.connectors import Consumer, DeadLetters, Outgoing
 from acker.connectors.redis_streams import RedisStreamsPublisher
 from acker.testing.connectors import MemoryPublisher
+from tests.marks import slow
 
 PATIENCE_SECS = 120.0
 
@@ -153,16 +154,14 @@ class LettersContract:
 
 
 class OneOfEachKind(LettersContract):
-    """What `make test` runs where another broker works in the same way; the rest is slow."""
+    """What `make test` runs where another place works in the same way; the rest is slow."""
 
-    test_what_is_not_confirmed_stays = pytest.mark.slow(LettersContract.test_what_is_not_confirmed_stays)
-    test_letters_of_other_sources_are_left_alone = pytest.mark.slow(
-        LettersContract.test_letters_of_other_sources_are_left_alone
-    )
-    test_a_kill_in_the_middle_loses_nothing = pytest.mark.slow(LettersContract.test_a_kill_in_the_middle_loses_nothing)
+    test_what_is_not_confirmed_stays = slow(LettersContract.test_what_is_not_confirmed_stays)
+    test_letters_of_other_sources_are_left_alone = slow(LettersContract.test_letters_of_other_sources_are_left_alone)
+    test_a_kill_in_the_middle_loses_nothing = slow(LettersContract.test_a_kill_in_the_middle_loses_nothing)
 
 
-class TestFile(LettersContract):
+class TestFile(OneOfEachKind):
     """A file, and Redis as the source."""
 
     @pytest.fixture(autouse=True)
@@ -177,7 +176,7 @@ class TestFile(LettersContract):
         return RedisStreams(self.url, stream=self.name, group="g")
 
 
-class TestRedisStreams(TestFile):
+class TestRedisStreams(LettersContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis):
         self.url, self.name = redis.url, f"letters-{uuid.uuid4().hex[:8]}"
@@ -185,6 +184,8 @@ class TestRedisStreams(TestFile):
             json.dumps(["redis_streams", "RedisStreamsPublisher", {"server": self.url, "stream": stream}])
             for stream in (f"{self.name}-dead", self.name)
         )
+
+    source = TestFile.source
 
     def test_a_retry_publishes_nothing_where_this_user_may_not_delete(self):
         self.publish(made(self.place), [Outgoing(b"lamp")])
@@ -270,7 +271,7 @@ class TestJetStream(OneOfEachKind):
         refuses_removal(place, "deny_delete")
 
 
-class TestRabbitMQ(LettersContract):
+class TestRabbitMQ(OneOfEachKind):
     declare = {"durable": True, "arguments": {"x-queue-type": "classic"}}
     headers = {**LettersContract.headers, "x-first-death-queue": "old"}  # of a queue that it came through
 

@@ -15,6 +15,7 @@ from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
 from acker.testing.connectors import SourceHarness
 from tests.connectors.contract import ServerContract
 from tests.connectors.proxy import Proxy
+from tests.marks import slow
 
 LONG = 60.0
 SECRET = "never-to-be-seen"
@@ -179,6 +180,8 @@ class QuorumHarness(ClassicHarness):
 
 
 class TestClassicQueue(ServerContract):
+    test_nothing_is_lost_when_the_broker_restarts = slow(ServerContract.test_nothing_is_lost_when_the_broker_restarts)
+
     @pytest.fixture(autouse=True)
     def _broker(self, broker):
         self.broker = broker
@@ -188,5 +191,7 @@ class TestClassicQueue(ServerContract):
 
 
 class TestQuorumQueue(TestClassicQueue):
+    test_nothing_is_lost_when_the_broker_restarts = ServerContract.test_nothing_is_lost_when_the_broker_restarts
+
     def harness(self):
         return QuorumHarness(self.broker)

@@ -138,4 +138,4 @@ class AckerMachine(RuleBasedStateMachine):
 
 
 TestAckerMachine = AckerMachine.TestCase
-TestAckerMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestAckerMachine.settings = settings(max_examples=75, stateful_step_count=40)

@@ -12,6 +12,7 @@ import acker.remote.celery
 from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeStateError
 from acker.remote import tree
 from acker.testing.remote import JobNotes, JobPlan, QueueContract, QueueHarness
+from tests.marks import slow
 from tests.remote.shops import RedisShop, lose_workers, opened
 
 
@@ -133,7 +134,7 @@ pytestmark = pytest.mark.leaves_behind("a worker of Celery and its connections b
 
 class TestCelery(QueueContract):
     # Below is a quick test of that.
-    test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree = pytest.mark.slow(
+    test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree = slow(
         QueueContract.test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree
     )
 

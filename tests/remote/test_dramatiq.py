@@ -14,6 +14,7 @@ from acker.connectors import Consumer
 from acker.remote import MemoryReplies, tree
 from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.testing.remote import JobNotes, JobPlan, QueueContract
+from tests.marks import slow
 from tests.remote.shops import RedisShop, lose_workers, opened
 
 
@@ -94,7 +95,7 @@ pytestmark = pytest.mark.leaves_behind("a worker of Dramatiq and its connections
 
 class TestDramatiq(QueueContract):
     # Below is a quick test of that.
-    test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree = pytest.mark.slow(
+    test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree = slow(
         QueueContract.test_a_job_whose_worker_is_killed_runs_again_or_fails_the_tree
     )
 

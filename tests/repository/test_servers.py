@@ -37,7 +37,7 @@ pytestmark = pytest.mark.repository
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
-ENDS = pytest.mark.parametrize("end", ["stop", "kill"])
+ENDS = pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 
 
 def end_and_start(server, end):
@@ -66,7 +66,8 @@ def test_a_paused_server_hangs_until_it_is_resumed(redis):
         assert patient.ping()
 
 
-@pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])  # which takes seconds
+@pytest.mark.slow  # a broker that was killed is let in again after seconds
+@ENDS
 def test_kafka_keeps_what_it_confirmed(kafka, end):
     """Several partitions on one node, written in a transaction, read by a group that commits."""
     topic = f"kept-over-{end}"
@@ -233,7 +234,7 @@ def accepts(url):
     return False
 
 
-@pytest.mark.parametrize("state", ["up", "paused"])
+@pytest.mark.parametrize("state", [pytest.param("up", marks=pytest.mark.slow), "paused"])
 def test_a_server_dies_with_the_program_that_started_it(tmp_path, state):
     """Even if that is killed, with its group, when it had paused the server."""
     code = f"""

@@ -20,14 +20,18 @@ LINE = r"shop\.py:\d+ in charge"
 @pytest.mark.parametrize(
     ("run", "kind", "text"),
     [
-        (local, "hung", rf"pay\[2\] hangs: it has been in one call with a tuple of orders at {LINE} for"),
+        pytest.param(
+            local, "hung", rf"pay\[2\] hangs: it has been in one call with a tuple of orders at {LINE} for", marks=SLOW
+        ),
         pytest.param(local, "slow", r"At its limit: \d of 8 trees are pending; .pay. is the slowest, busy", marks=SLOW),
         (local, "failing", rf"Failing: .*: in pay: LookupError: no sofa is left, {LINE}"),
         pytest.param(
             local, "forgotten", r"are stuck; the oldest has been at .pay. for .*, which neither acked", marks=SLOW
         ),
         pytest.param(consumer, "hung", rf"packer_\d has been in one call with memory/\d+ at {LINE} for", marks=SLOW),
-        (consumer, "slow", r"At its limit: .*all 2 threads of the pool are busy; \d+ parts wait"),
+        pytest.param(
+            consumer, "slow", r"At its limit: .*all 2 threads of the pool are busy; \d+ parts wait", marks=SLOW
+        ),
         pytest.param(consumer, "failing", rf"Failing: .*: LookupError: no sofa is left, {LINE}", marks=SLOW),
         (consumer, "forgotten", r"20 messages are stuck; the oldest has been at"),
     ],
@@ -42,6 +46,9 @@ def test_the_headline_names_the_fault(visit, run, kind, text) -> None:
 def test_one_click_shows_the_stack_of_a_call_that_runs_long(visit) -> None:
     with local("hung", 4) as page:
         shown = visit(page.url)
+        expect(shown.locator("#headline")).to_have_text(
+            re.compile(rf"pay\[2\] hangs: .* a tuple of orders at {LINE} for")
+        )
         call = shown.locator("#calls details")
         expect(call.locator("summary")).to_have_text(re.compile(rf"pay\[2\] with a tuple of orders, for .*, at {LINE}"))
         expect(call.locator("pre")).to_be_hidden()

@@ -18,7 +18,6 @@ from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.topology import Bolt, ReliableSpout, Topology
 from acker.ui import LivePage, flames
 from acker.ui.frozen import freeze
-from tests.ui.conftest import LOOKS
 
 PAGE = LivePage(port=0, interval_secs=0.1)
 SEARCH = re.compile(r"^search_the_catalogue \(test_browser_flames\.py\): \d+ samples of \d+$")
@@ -85,7 +84,13 @@ def sampled(page):
     return frame
 
 
-@LOOKS
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        pytest.param(1280, "light", id="wide-light"),
+        pytest.param(375, "dark", id="narrow-dark", marks=pytest.mark.slow),
+    ],
+)
 def test_a_flame_graph_names_the_function_that_takes_the_time(visit, width, scheme) -> None:
     with shop() as runtime:
         page = visit(runtime.page.url_with_token, width=width, color_scheme=scheme)

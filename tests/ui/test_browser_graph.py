@@ -47,7 +47,14 @@ STRAY = """() => {
 
 
 @pytest.mark.parametrize(
-    ("layers", "width", "scheme"), [(5, 1280, "light"), (10, 1280, "dark"), (5, 375, "dark"), (10, 800, "light")]
+    ("layers", "width", "scheme"),
+    [
+        (5, 1280, "light"),
+        (10, 375, "dark"),
+        pytest.param(5, 375, "dark", marks=pytest.mark.slow),
+        pytest.param(10, 1280, "dark", marks=pytest.mark.slow),
+        pytest.param(10, 800, "light", marks=pytest.mark.slow),
+    ],
 )
 def test_every_layer_can_be_seen(visit, source, server, layers: int, width: int, scheme: str) -> None:
     source.now = layers_view(layers)
