@@ -66,6 +66,7 @@ MISSING = [name for name, module in CLIENTS.items() if not find_spec(module)]
 collect_ignore_glob += [f"connectors/test_{name}*.py" for name in MISSING]
 NEED_CLIENTS = [
     "remote/test_consumer.py",
+    "remote/test_follow.py",
     "remote/test_trees.py",
     "repository/test_servers.py",
     "spark/topologies/test_broker_kills.py",
@@ -75,6 +76,7 @@ collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
 QUEUES = [name for name in ("celery", "dramatiq", "rq") if not find_spec(name)]
 collect_ignore_glob += [f"remote/test_{name}*.py" for name in QUEUES]
+collect_ignore_glob += [] if find_spec("httpx") and find_spec("fastapi") else ["remote/test_http.py"]
 
 # The live page needs a server, and its tests in a browser a driver.
 collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/page/test_live_view.py"]

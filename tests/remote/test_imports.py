@@ -18,7 +18,9 @@ def test_jobs_need_no_client_and_a_consumer_without_replies_loads_no_jobs():
 
 
 # One parameter: a text that is the name of a server would start it.
-@pytest.mark.parametrize("client", [("redis",), ("celery",), ("dramatiq",), ("rq",)], ids=lambda client: client[0])
+@pytest.mark.parametrize(
+    "client", [("redis",), ("celery",), ("dramatiq",), ("rq",), ("httpx",)], ids=lambda client: client[0]
+)
 def test_a_missing_client_names_the_extra(client):
     (name,) = client
     code = f"import sys; sys.modules[{name!r}] = None; import acker.remote.{name}"

@@ -38,8 +38,8 @@ APART = {"connectors": {"topology"}, "remote": {"topology", "ui"}, "local": {"co
 NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
-# Task queues, which only their own modules of acker.remote import.
-QUEUES = {"celery", "dramatiq", "rq"}
+# Task queues and a client of HTTP, which only their own modules of acker.remote import.
+QUEUES = {"celery", "dramatiq", "rq", "httpx"}
 # What the live page runs on.
 SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}
