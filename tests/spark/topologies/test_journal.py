@@ -58,6 +58,14 @@ def claimed():
         journal.release()
 
 
+def test_what_a_killed_run_had_begun_to_write_is_removed_by_the_next_one(claimed, tmp_path):
+    claimed(tmp_path).commit(0, COMMIT)
+    for name in ("plans/.acker-a1.tmp", "commits/.1-1.tmp", "leases/.acker-b2.tmp"):
+        (tmp_path / name).write_bytes(b"a part")
+    assert claimed(tmp_path).last_commit() == (0, COMMIT)
+    assert not list(tmp_path.glob("*/.*"))
+
+
 @pytest.fixture
 def stands_still(monkeypatch):
     """No run renews its lease, and none knows of another whether it still runs."""

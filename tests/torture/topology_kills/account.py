@@ -84,6 +84,9 @@ def check(folder: Path) -> Account:
     }
     if there != used:
         faults.append(f"files of state: {sorted(there - used)[:3]} are not needed, {sorted(used - there)[:3]} missing")
+    unfinished = [path.name for path in (folder / CHECKPOINT).glob("[clps]*/**/.*")]
+    if unfinished:
+        faults.append(f"unfinished files are left: {unfinished[:3]}")
     if faults:
         raise AccountError("; ".join(faults))
     again = len(acked) + len(dead) - len(set(acked)) - len(set(dead))

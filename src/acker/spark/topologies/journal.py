@@ -34,6 +34,8 @@ _MAGIC: Final = b"ACKERJNL"
 _LEASES: Final = "leases"
 # A lease and a micro-batch, of which -1 stands for the time before the first one; and its commits after the first.
 _NAME: Final = re.compile(r"(\d+)-(-?\d+)(?:\.(\d+))?")
+# A file that `write_file` has not moved to its name.
+_UNFINISHED: Final = re.compile(r"\..*\.tmp")
 
 # Of a bolt with state: source and stream -> grouping; and its windows, in words.
 Shape = tuple[Mapping[tuple[str, str], str], str | None]
@@ -230,6 +232,7 @@ class Journal:
         """
         self._lease.acquire()
         try:
+            self._remove_unfinished()
             self._adopt()
         except BaseException:
             self.release()
@@ -254,6 +257,14 @@ class Journal:
     def lost(self) -> CheckpointError | None:
         """Why this run has no longer the journal, once it is known; it is looked for every few seconds."""
         return self._lease.lost
+
+    def _remove_unfinished(self) -> None:
+        """Remove what runs have begun to write that were killed: no run but this one writes here any more."""
+        for name in ("plans", "commits", _LEASES):
+            for each in self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}")):
+                if _UNFINISHED.fullmatch(each.base_name):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._filesystem.delete_file(each.path)
 
     def _adopt(self) -> None:
         """Copy the last commit, and before it the plans: what the last lease has is whole if it has a commit."""
