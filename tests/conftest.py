@@ -67,6 +67,7 @@ collect_ignore_glob += [f"connectors/test_{name}*.py" for name in MISSING]
 NEED_CLIENTS = [
     "remote/test_consumer.py",
     "remote/test_follow.py",
+    "remote/test_rabbitmq_replies.py",
     "remote/test_trees.py",
     "repository/test_servers.py",
     "spark/topologies/test_broker_kills.py",

@@ -24,6 +24,7 @@ from acker import (
 from acker.remote import MemoryReplies, current, detached, fail, job, tree
 from acker.remote.jobs import working_for
 from acker.remote.ledger import Ledger
+from acker.remote.rabbitmq import RabbitMQReplies
 from acker.remote.redis import RedisReplies
 from acker.remote.replies import _MemoryInbox
 from acker.remote.wire import read_token
@@ -31,11 +32,13 @@ from acker.remote.wire import read_token
 PATIENCE_SECS = 120.0
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", pytest.param("rabbitmq", marks=pytest.mark.slow)])
 def replies(request):
     """Replies; a job elsewhere makes its own, but those in memory are of one process."""
     if request.param == "memory":
         made = MemoryReplies()
+    elif request.param == "rabbitmq":
+        made = RabbitMQReplies(request.getfixturevalue("rabbitmq").url)
     else:
         made = RedisReplies(request.getfixturevalue("redis").url)
     with made:
@@ -346,6 +349,25 @@ def test_the_collector_may_end_a_tree_within_a_report_to_it(replies, monkeypatch
 # ---- faults of the server, and of processes ----
 
 
+def test_a_server_that_is_away_is_told_of_only_while_somebody_waits(monkeypatch, caplog):
+    reads = []
+
+    def fail(inbox, wait_secs):
+        reads.append(wait_secs)
+        raise ConnectionLostError("not today")
+
+    monkeypatch.setattr(_MemoryInbox, "read", fail)
+    monkeypatch.setattr("acker.remote.replies._RETRY_SECS_MAX", 0.01)
+    with MemoryReplies() as replies:
+        replies.begin_tree().close()
+        reads.clear()
+        wait_for(lambda: len(reads) > 3)
+        quiet = caplog.text
+        replies.begin_tree()
+        wait_for(lambda: "reports of 1 open trees cannot be read now" in caplog.text)
+    assert "of 0 open trees" not in quiet
+
+
 def test_reports_survive_a_kill_of_the_server(redis, over_redis):
     with tree(over_redis) as jobs:
         early, late = jobs.token("early"), jobs.token("late")
@@ -471,6 +493,7 @@ def test_a_killed_owner_leaves_nothing_behind_and_its_jobs_learn_of_it(redis, ov
 
 
 def test_threads_of_one_job_share_it(replies):
+    each = 50 if isinstance(replies, RabbitMQReplies) else 500  # which takes a write to disk for each report
     with tree(replies) as jobs:
         token = jobs.token()
     with job(token, replies) as part:
@@ -478,16 +501,16 @@ def test_threads_of_one_job_share_it(replies):
 
         def work():
             with working_for(part):
-                tokens.extend(current().token() for _ in range(500))
+                tokens.extend(current().token() for _ in range(each))
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(set(tokens)) == 2000
-    for each in tokens:
-        job(each, replies).ack()
+    assert len(set(tokens)) == 4 * each
+    for token in tokens:
+        job(token, replies).ack()
     jobs.wait(PATIENCE_SECS)
 
 

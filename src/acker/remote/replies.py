@@ -424,17 +424,19 @@ class ReplyReader:
         self._fail_all("its replies were closed", self._trees.copy())
 
     def _run(self, inbox: Inbox) -> None:
-        failures = 0
+        failures, is_told = 0, False
         try:
             while not self._end.is_set():
                 try:
                     reports = inbox.read(READ_SECS)
-                    if failures and self._quiet.may_log():
+                    if is_told:
                         log.info("%s: reports can be read again", self._replies.name)
-                    failures = 0
+                    failures, is_told = 0, False
                 except ConnectionLostError as lost:
                     failures += 1
-                    if self._quiet.may_log():
+                    # Without an open tree, nobody waits for a report.
+                    if self._trees and self._quiet.may_log():
+                        is_told = True
                         text = "%s: reports of %d open trees cannot be read now, and are read later: %s"
                         log.warning(text, self._replies.name, len(self._trees), lost)
                     self._end.wait(backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX))
