@@ -19,6 +19,7 @@ from acker.local.collectors import LocalBoltCollector
 from acker.observe.reasons import Reason
 from acker.topology.anchors import Anchors, Int64s, Parents, join, spread, starts_of
 from acker.topology.arrow_columns import read_parents
+from acker.topology.bad_rows import RowFault
 from acker.topology.tuple_batch import TupleBatch
 
 if TYPE_CHECKING:
@@ -39,16 +40,40 @@ class BatchCall:
 
     Parameters
     ----------
-    rows : int
-        Number of input rows.
+    batch : TupleBatch
+        The input rows.
+
+    Attributes
+    ----------
+    faults : dict of int to RowFault
+        The rows for which user code raised, where the bolt calls it for one row alone.
+    sole_parent : int or None
+        The row to which everything is anchored that is emitted now.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, batch: TupleBatch) -> None:
+        rows = len(batch)
+        self.batch = batch
         self.rows = rows
         self.emissions: list[Emission] = []
         self.failed: dict[int, Any] = {}
+        self.faults: dict[int, RowFault] = {}
+        self.sole_parent: int | None = None
+        self._mark = 0
         self._is_failed = np.zeros(rows, bool)
         self._is_parent = np.zeros(rows, bool)
+
+    def anchor_to(self, row: int) -> None:
+        """Anchor what is emitted from now on to one row, until `release`."""
+        self.sole_parent, self._mark = row, len(self.emissions)
+
+    def undo(self) -> None:
+        """Drop what was emitted since `anchor_to`."""
+        del self.emissions[self._mark :]
+
+    def release(self) -> None:
+        """End what `anchor_to` has begun."""
+        self.sole_parent = None
 
     def add(self, emission: Emission) -> None:
         """Add rows; refuse those with a parent that has failed."""
@@ -57,7 +82,8 @@ class BatchCall:
             if bad.size:
                 output, row = int(emission.parents.output[bad[0]]), int(emission.parents.row[bad[0]])
                 raise ArgumentValueError(f"parents: input row {row} has failed and is a parent of output row {output}")
-            self._is_parent[emission.parents.row] = True
+            if self.sole_parent is None:  # else it may still fail
+                self._is_parent[emission.parents.row] = True
         self.emissions.append(emission)
 
     def fail(self, rows: Any, reason: Any) -> None:
@@ -109,9 +135,21 @@ class ArrowBoltCollector(LocalBoltCollector):
         """Whether a batch is being processed."""
         return self._call is not None
 
-    def begin(self, rows: int) -> BatchCall:
+    def begin(self, batch: TupleBatch) -> BatchCall:
         """Begin a call of `process_rows`."""
-        self._call = BatchCall(rows)
+        self._call = BatchCall(batch)
+        return self._call
+
+    @property
+    def rows(self) -> TupleBatch:
+        """The rows that are being processed."""
+        assert self._call is not None
+        return self._call.batch
+
+    def anchor_to(self, row: int) -> BatchCall:
+        """Anchor what is emitted from now on to one row of the batch; return the call, which ends that."""
+        assert self._call is not None
+        self._call.anchor_to(row)
         return self._call
 
     def end(self) -> None:
@@ -139,6 +177,11 @@ class ArrowBoltCollector(LocalBoltCollector):
             raise TopologyError(f"{batches.where}: {error}") from None
 
     def _parents_of(self, parents: Any, outputs: int, call: BatchCall) -> Parents | None:
+        if call.sole_parent is not None:
+            if parents is not None:
+                raise ArgumentValueError("parents: the rows of a window were acked before; leave it out")
+            outputs_of_one = np.arange(outputs if self._anchors else 0)
+            return Parents(outputs_of_one, np.full(outputs_of_one.size, call.sole_parent))
         if parents is not None:
             return read_parents(parents, outputs, call.rows, "parents")
         if not self._anchors:
@@ -155,6 +198,8 @@ class ArrowBoltCollector(LocalBoltCollector):
         self._check_thread("fail_rows")
         if self._call is None:
             raise TopologyError(f"{self.component}: fail_rows outside of process_rows")
+        if self._call.sole_parent is not None:
+            raise TopologyError(f"{self.component}: fail_rows: the rows of a window were acked before; raise instead")
         if hasattr(reason, "__array__"):  # a column is no Sequence
             reason = np.asarray(reason).tolist()
         if not isinstance(reason, Sequence) or isinstance(reason, str):

@@ -240,7 +240,7 @@ def run_bolt(
     bolts = [] if scheduler.runtime.lifecycle.executors is None else scheduler.runtime.lifecycle.executors.bolts
     [executor] = [each for each in bolts if each.tasks[0].collector.component == _BOLT]
     task = executor.tasks[0]
-    chunks = [given]
+    chunks = [given] if given else []
     if executor.has_event_time:
         assert isinstance(task.bolt, WindowedBolt)
         task.bolt._watermark = _OneSender(type(task.bolt))

@@ -6,6 +6,8 @@ from acker.errors import ConfError, TopologyError, TupleStateError
 from acker.observe.reasons import Reason, ReasonKind
 from acker.topology import bolt, component, drawing, dsl, spout, storm
 from acker.topology.arrow_bolt import ArrowBolt
+from acker.topology.arrow_windowed import WindowedArrowBolt
+from acker.topology.arrow_windows import ArrowWindow
 from acker.topology.bolt import BatchingBolt, Bolt, TicklessBatchingBolt
 from acker.topology.column_hash import stable_hash_column
 from acker.topology.component import Component
@@ -28,6 +30,7 @@ from acker.topology.windows import TupleWindow, Window
 
 __all__ = [
     "ArrowBolt",
+    "ArrowWindow",
     "BatchingBolt",
     "Bolt",
     "Component",
@@ -53,6 +56,7 @@ __all__ = [
     "TupleStateError",
     "TupleWindow",
     "Window",
+    "WindowedArrowBolt",
     "WindowedBolt",
     "auto_ack_bolt",
     "auto_nack_bolt",

@@ -9,6 +9,7 @@ from acker.errors import ConfError, TopologyError
 from acker.observe.backoff import backoff_error
 from acker.topology import conf as conf_module
 from acker.topology.arrow_bolt import ArrowBolt
+from acker.topology.arrow_windowed import WindowedArrowBolt
 from acker.topology.bolt import BatchingBolt, Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription, reachable
@@ -376,8 +377,16 @@ class _GraphBuilder:
 def _error_of_arrow_bolt(component: type[ArrowBolt]) -> str | None:
     """Return what is wrong with a bolt that processes batches; None if nothing is."""
     kind = component.__name__
-    if issubclass(component, BatchingBolt | WindowedBolt):
-        return f"{kind} is an ArrowBolt and a BatchingBolt or WindowedBolt; derive it from one of them"
+    if issubclass(component, WindowedArrowBolt):
+        if component.process_rows is not WindowedArrowBolt.process_rows:
+            return f"{kind} gets rows by process_window(); remove process_rows(), or derive it from ArrowBolt"
+        if component.group_key is not WindowedBolt.group_key:
+            return f"{kind}.group_key has no effect, since it has one window; group the table of the window instead"
+    elif issubclass(component, BatchingBolt | WindowedBolt):
+        return (
+            f"{kind} is an ArrowBolt and a BatchingBolt or WindowedBolt; derive it from one of them, or from "
+            "WindowedArrowBolt"
+        )
     if component.process is not ArrowBolt.process:
         return f"{kind} is an ArrowBolt, which gets rows by process_rows(); remove process() or derive it from Bolt"
     if not component.auto_ack:

@@ -22,10 +22,10 @@ __all__ = ["WindowedBolt"]
 _TICK_SECS: Final = 1.0
 
 # Larger event times are in another unit: as milliseconds they are of 1973 and later.
-_SECONDS_MAX: Final = 100_000_000_000
+SECONDS_MAX: Final = 100_000_000_000
 
 # The key in the state of the event time up to which windows have ended.
-_ENDED: Final = ("window", "ended")
+ENDED: Final = ("window", "ended")
 
 
 def _is_number(value: object) -> bool:
@@ -158,18 +158,19 @@ class WindowedBolt(StatefulBolt):
             return
         if content.is_ended(last_end):
             self.report_metric("late_tuples")
-            self._tell_late(tup, last_end)
+            assert self.timestamp_field is not None
+            self._tell_late(tup.component, tup[self.timestamp_field], last_end)
             returned: object = self.process_late(tup)
             if returned is not None:
                 refuse_unrun(self.component_name, "process_late", returned)
         else:
             self._contents.add(content, tup, time_ms)
 
-    def _tell_late(self, tup: Tuple, last_end: int) -> None:
+    def _tell_late(self, component: str, value: object, last_end: int) -> None:
         field = self.timestamp_field
         assert field is not None and self._ended_ms is not None
         self._watermark.tell_late(
-            f"{self.component_name}: a tuple of {tup.component!r} with {field} = {reprlib.repr(tup[field])} came late: "
+            f"{self.component_name}: a tuple of {component!r} with {field} = {reprlib.repr(value)} came late: "
             f"its last window ended at {last_end / 1000:.15g} s, and those up to {self._ended_ms / 1000:.15g} s were "
             f"processed. Raise lag_secs ({self.lag_secs:g}) if the source emits its tuples less in order, or idle_secs "
             f"({self.idle_secs:g}) if it pauses for longer; tuples that are replayed may be late too. All are counted "
@@ -190,16 +191,19 @@ class WindowedBolt(StatefulBolt):
         ended_ms = self._watermark.ended_ms()
         if ended_ms is not None and (self._ended_ms is None or ended_ms > self._ended_ms):
             self._process_due(ended_ms)
-            self._ended_ms = self.state[_ENDED] = ended_ms
+            self._ended_ms = self.state[ENDED] = ended_ms
 
     def _time_of(self, tup: Tuple) -> int:
         """Return the event time of a tuple in milliseconds."""
         assert self.timestamp_field is not None
-        value = tup[self.timestamp_field]
+        return self._time_of_value(tup[self.timestamp_field])
+
+    def _time_of_value(self, value: Any) -> int:
+        given = value
         try:
             if isinstance(value, datetime.datetime) and value.tzinfo is not None:
                 value = value.timestamp()
-            if _SECONDS_MAX <= abs(value) < math.inf:
+            if SECONDS_MAX <= abs(value) < math.inf:
                 raise ArgumentValueError(
                     f"{self.component_name}: field {self.timestamp_field!r} has {reprlib.repr(value)}, which is no time"
                     " in seconds before the year 5000; Storm's are milliseconds: divide them by 1,000"
@@ -209,7 +213,7 @@ class WindowedBolt(StatefulBolt):
             raise
         except (TypeError, ValueError, OverflowError):
             raise ArgumentTypeError(
-                f"{self.component_name}: field {self.timestamp_field!r} has {reprlib.repr(tup[self.timestamp_field])}; "
+                f"{self.component_name}: field {self.timestamp_field!r} has {reprlib.repr(given)}; "
                 "expected seconds since 1970 as a number, or a datetime with a time zone"
             ) from None
 
@@ -237,5 +241,5 @@ class WindowedBolt(StatefulBolt):
 
     def _bind_state(self, state: KeyValueState) -> None:
         super()._bind_state(state)
-        self._ended_ms = state.peek(_ENDED, None)
+        self._ended_ms = state.peek(ENDED, None)
         self._contents = WindowContents.of(self.window, state, self._ended_ms)

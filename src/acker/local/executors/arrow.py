@@ -79,6 +79,8 @@ class ArrowBoltTask(BoltTask):
         since_ns = self._clock.now_ns()
         good, bad = self._call(batch)
         ack_vals = np.zeros(0 if batch.root_ids is None else batch.root_ids.size, np.int64)
+        for begin, _, call in good:
+            bad.update((begin + row, fault) for row, fault in call.faults.items())
         failed = {row: self._reason(fault) for row, fault in bad.items()}
         for begin, end, call in good:
             part = batch.slice(begin, end)
@@ -100,9 +102,10 @@ class ArrowBoltTask(BoltTask):
         collector, bolt = self.collector, self._arrow_bolt
 
         def attempt(begin: int, end: int) -> BatchCall | RowFault:
-            call = collector.begin(end - begin)
+            part = batch.slice(begin, end)
+            call = collector.begin(part)
             try:
-                returned = bolt.process_rows(batch.columns.slice(begin, end - begin))
+                returned = bolt.process_rows(part.columns)
                 if returned is not None:
                     collector.refuse_unrun("process_rows", returned)
             except MemoryError:
