@@ -71,6 +71,8 @@ NOT_PUBLIC: Final = (
     "remote.replies.Inbox",
     "remote.replies.RemoteTree",
     "remote.wire.Token",
+    "topology.arrow_windows.Chunk",
+    "topology.joins.JoinStep",
     "topology.tuples.TupleSource",
     "topology.windows.WindowEntry",
     "spark.pipelines.stages.Step",

@@ -49,7 +49,7 @@ HEAVY = {"pyspark", "pyarrow", "pandas", "click", "rich", "matplotlib"} | EXPORT
 PRIVATE_ALLOWED = {
     # Of components, whose public names belong to those who derive from them: for runtimes.
     *("_bind_state", "_definition_error", "_finished", "_needs_journal", "_no_replay", "_on_dead_letter"),
-    *("_next_due_ms", "_replay_due", "_replays", "_settle_held", "_settles_itself"),
+    *("_inputs_error", "_next_due_ms", "_replay_due", "_replays", "_settle_held", "_settles_itself"),
     *("_in_batch", "_record_batch"),
     *("_has_due_windows", "_holds_windows", "_watermark"),
     # Of tuples, whose public names are those of fields: for runtimes.

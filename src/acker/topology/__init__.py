@@ -19,6 +19,8 @@ from acker.topology.dispatch import auto_ack_bolt, auto_nack_bolt, reliable_spou
 from acker.topology.graph import Graph, Node, Subscription
 from acker.topology.groupings import Grouping
 from acker.topology.hashing import stable_hash
+from acker.topology.join_bolt import JoinArrowBolt, JoinBolt
+from acker.topology.joins import Join
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout
 from acker.topology.state import KeyValueState, StateChanges
@@ -38,6 +40,9 @@ __all__ = [
     "ConfError",
     "Graph",
     "Grouping",
+    "Join",
+    "JoinArrowBolt",
+    "JoinBolt",
     "KeyValueState",
     "Node",
     "Reason",

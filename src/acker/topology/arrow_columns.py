@@ -103,7 +103,7 @@ def take(column: pa.Array[Any], rows: Any) -> pa.Array[Any]:
     """Return the values at these indices. Arrow's own `take` does not know views of text and binaries."""
     import pyarrow as pa
 
-    indices = pa.array(rows)
+    indices = rows if isinstance(rows, pa.Array) else pa.array(rows)
     taken: pa.Array[Any]
     try:
         taken = column.take(indices)
@@ -112,7 +112,8 @@ def take(column: pa.Array[Any], rows: Any) -> pa.Array[Any]:
         if plain is not None:
             taken = column.cast(plain).take(indices).cast(column.type)
         else:  # A view within a list or a struct.
-            parts = [column.slice(row, 1) for row in indices.to_pylist()]
+            missing = pa.nulls(1, column.type)
+            parts = [missing if row is None else column.slice(row, 1) for row in indices.to_pylist()]
             taken = pa.concat_arrays(parts) if parts else column.slice(0, 0)
     return taken
 

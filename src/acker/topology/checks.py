@@ -14,6 +14,7 @@ from acker.topology.bolt import BatchingBolt, Bolt
 from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription, reachable
 from acker.topology.groupings import BY_FIELDS, Grouping
+from acker.topology.join_bolt import JoinArrowBolt
 from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout, has_frame
@@ -135,6 +136,10 @@ class _GraphBuilder:
                 inputs=tuple(self._inputs(name, spec, streams)),
                 tasks=range(first_task, first_task + par),
             )
+            if issubclass(spec.component, WindowedBolt):
+                wrong = spec.component._inputs_error(nodes[name].inputs, streams, par)
+                if wrong is not None:
+                    raise self._error(name, wrong)
             first_task += par
         graph = Graph(conf.get("topology.name") or self._topology, conf, nodes)
         self._check_reach(graph)
@@ -378,7 +383,7 @@ def _error_of_arrow_bolt(component: type[ArrowBolt]) -> str | None:
     """Return what is wrong with a bolt that processes batches; None if nothing is."""
     kind = component.__name__
     if issubclass(component, WindowedArrowBolt):
-        if component.process_rows is not WindowedArrowBolt.process_rows:
+        if component.process_rows not in (WindowedArrowBolt.process_rows, JoinArrowBolt.process_rows):
             return f"{kind} gets rows by process_window(); remove process_rows(), or derive it from ArrowBolt"
         if component.group_key is not WindowedBolt.group_key:
             return f"{kind}.group_key has no effect, since it has one window; group the table of the window instead"

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, TopologyError
+from acker.topology.graph import Subscription
 from acker.topology.methods import refuse_unrun
 from acker.topology.state import KeyValueState
 from acker.topology.stateful import StatefulBolt
+from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple
 from acker.topology.windows import TupleWindow, Window, WindowContent, WindowContents
 
@@ -95,6 +97,16 @@ class WindowedBolt(StatefulBolt):
                 if value != getattr(WindowedBolt, name):
                     why = "without which no tuple is early or late"
                     return f"{cls.__name__} has {name} = {value!r} but no timestamp_field, {why}"
+        return None
+
+    @classmethod
+    def _inputs_error(
+        cls,
+        inputs: tuple[Subscription, ...],  # noqa: ARG003
+        streams: Mapping[str, Mapping[str, Stream]],  # noqa: ARG003
+        par: int,  # noqa: ARG003
+    ) -> str | None:
+        """Return what is wrong with its inputs in a topology, if anything."""
         return None
 
     def process_window(self, window: TupleWindow) -> Any:

@@ -170,6 +170,11 @@ class TupleWindow:
         """Those of the window before, one step earlier, that are not in this one. Storm's getExpired."""
         return [_tuple_of(entry) for entry in self._entries[2]]
 
+    @property
+    def numbers(self) -> list[int]:
+        """The number of each of `tuples` among those that came with this key."""
+        return [entry[0] for entry in self._entries[0]]
+
     def __len__(self) -> int:
         return len(self._entries[0])
 
@@ -257,6 +262,15 @@ class WindowContent:
 
     def __len__(self) -> int:
         return len(self._entries) - self._passed
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of the tuples that are here; the next one gets `next_number`."""
+        return set(map(_number_of, self._entries[self._passed :]))
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next tuple gets."""
+        return self._next_number
 
     def add(self, tup: Tuple, time_ms: int) -> None:
         """Add a tuple."""

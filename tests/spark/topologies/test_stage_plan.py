@@ -6,7 +6,18 @@ import pytest
 
 from acker.errors import TopologyError
 from acker.spark.topologies.stage_plan import is_stateful, plan_stages
-from acker.topology import ArrowBolt, BatchingBolt, Bolt, Grouping, Spout, StatefulBolt, Topology
+from acker.topology import (
+    ArrowBolt,
+    BatchingBolt,
+    Bolt,
+    Grouping,
+    Join,
+    JoinBolt,
+    Spout,
+    StatefulBolt,
+    Topology,
+    Window,
+)
 
 
 class Numbers(Spout):
@@ -148,3 +159,25 @@ def test_a_bolt_that_processes_columns_runs_as_one_that_processes_tuples():
     stages = plan_stages(Columns.graph())
     assert stages.stage_of == {"numbers": 0, "rows": 0, "more": 1}
     assert stages.beside == {"rows"}
+
+
+def test_a_join_that_holds_tuples_over_micro_batches_is_refused():
+    class Joins(JoinBolt):
+        outputs = ["x"]
+        window = Window.tumbling(secs=10)
+        join = Join("lines", "line")
+        select = {"x": "lines.line"}
+        anchored = True
+
+    class Lines(Spout):
+        outputs = ["line"]
+
+        def next_tuple(self):
+            pass
+
+    class Anchored(Topology):
+        lines = Lines.spec()
+        joins = Joins.spec(inputs=[lines])
+
+    with pytest.raises(TopologyError, match=r"component 'joins': Joins.anchored holds tuples over micro-batches"):
+        plan_stages(Anchored.graph())

@@ -8,6 +8,7 @@ from typing import Final
 from acker.errors import TopologyError
 from acker.topology.bolt import BatchingBolt
 from acker.topology.graph import Graph, Node
+from acker.topology.join_bolt import JoinBolt
 from acker.topology.stateful import StatefulBolt
 
 # Groupings that leave the choice of the task to the runtime.
@@ -57,9 +58,10 @@ def plan_stages(graph: Graph) -> StagePlan:
     Raises
     ------
     TopologyError
-        The topology has a loop.
+        The topology has a loop, or a join that holds tuples.
     """
     _refuse_loops(graph)
+    _refuse_anchored_joins(graph)
     order = _sorted(graph)
     stage_of: dict[str, int] = {}
     beside: set[str] = set()
@@ -91,6 +93,15 @@ def _refuse_loops(graph: Graph) -> None:
             f"topology {graph.name}: the edges {edges} form a loop, and Spark's plans have none; let the spout emit"
             " such tuples again, or run this topology with acker.local"
         )
+
+
+def _refuse_anchored_joins(graph: Graph) -> None:
+    for node in graph.bolts:
+        if issubclass(node.component, JoinBolt) and node.component.anchored:
+            raise TopologyError(
+                f"topology {graph.name}, component {node.name!r}: {node.component.__name__}.anchored holds tuples over"
+                " micro-batches, in which all trees end; remove it, or run this topology with acker.local"
+            )
 
 
 def _sorted(graph: Graph) -> list[str]:
