@@ -62,6 +62,7 @@ soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s e
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
+	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S) --batches
 	@$(IN_ENV) python -m tests.torture.hostile --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
 	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS)

@@ -9,7 +9,7 @@ import pytest
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Kind
 from acker._flow import AllGrouping, ShuffleGrouping
-from acker.local import routing, wiring
+from acker.local import batch_collectors, routing, wiring
 from acker.local.collectors import LocalBoltCollector, LocalSpoutCollector
 from acker.local.executors import acker as ackers
 from acker.local.executors.acker import AckerExecutor
@@ -17,9 +17,11 @@ from acker.local.executors.base import ComponentExecutor
 from acker.local.executors.spout import SpoutTask
 from acker.local.queues import Queue
 from acker.topology import Tuple
+from acker.topology.replays import ReplayTable
 from tests.torture.simulation import SimulationError, plan_of, simulate, simulate_with_threads
 from tests.torture.simulation.__main__ import main
 from tests.torture.simulation.components import LOCK, ManualBolt
+from tests.torture.simulation.plan import with_batches
 from tests.torture.simulation.record import RunRecord
 
 SEEDS = 2_000
@@ -29,9 +31,9 @@ QUICK_SEEDS = 400  # of them in `make test`
 NOTICED_WITHIN = 400
 
 
-def simulate_some():
+def simulate_some(*, batches=False):
     for seed in range(NOTICED_WITHIN):
-        simulate(seed)
+        simulate(seed, batches=batches)
 
 
 @pytest.mark.parametrize(
@@ -280,3 +282,38 @@ def test_bugs_are_noticed(bug, monkeypatch):
     monkeypatch.setattr(where, name, patched)
     with pytest.raises(SimulationError, match=BUGS[bug]):
         simulate_some()
+
+
+# --- Arrow batches ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(CHUNK, 8 * CHUNK, CHUNK))]
+)
+def test_promises_are_kept_for_rows_of_batches(first):
+    count = CHUNK // 2 if first == 0 else CHUNK
+    assert sum(simulate(seed, batches=True).deliveries for seed in range(first, first + count)) > CHUNK
+
+
+def test_plans_with_batches_have_them_and_threads_keep_the_promises_too():
+    plans = [with_batches(plan_of(seed)) for seed in range(100)]
+    kinds = {part.kind for plan in plans for part in (*plan.spouts, *plan.bolts)}
+    assert kinds >= {"batches", "reliable batches", "arrow", "auto", "tracked", "retrying", "keeper"}
+    for seed in range(3):
+        simulate_with_threads(seed, batches=True)
+
+
+@pytest.mark.parametrize("bug", ["parents", "failures", "again"])
+def test_bugs_of_batches_are_noticed(bug, monkeypatch):
+    if bug == "parents":  # an id that is in no ack val
+        monkeypatch.setattr(batch_collectors, "xor_at", lambda ack_vals, positions, ids: None)
+    elif bug == "failures":
+        settle = batch_collectors.ArrowBoltCollector.settle
+        monkeypatch.setattr(
+            batch_collectors.ArrowBoltCollector, "settle", lambda self, batch, vals, _: settle(self, batch, vals, {})
+        )
+    else:
+        forget = lambda self, batch, rows, due_ms, counted: self.forget_rows(batch, rows)  # noqa: E731
+        monkeypatch.setattr(ReplayTable, "schedule_rows", forget)
+    with pytest.raises(SimulationError):
+        simulate_some(batches=True)

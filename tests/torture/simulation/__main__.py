@@ -28,18 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument("--seed", type=int, help="replay this seed and print each step")
     which.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the seeds from A up to B, without B")
     which.add_argument("--seconds", type=float, help="run new seeds for this many seconds")
+    parser.add_argument("--batches", action="store_true", help="let some spouts and bolts pass Arrow batches")
     options = parser.parse_args(arguments)
     if options.seed is not None:
-        return _replay(options.seed)
+        return _replay(options.seed, batches=options.batches)
     if options.seeds is not None:
-        return _soak(options.seeds, None)
+        return _soak(options.seeds, None, batches=options.batches)
     # New seeds: they begin with the clock, so that two runs do not share any.
-    return _soak(itertools.count(time.time_ns() // 1000), options.seconds)
+    return _soak(itertools.count(time.time_ns() // 1000), options.seconds, batches=options.batches)
 
 
-def _replay(seed: int) -> int:
+def _replay(seed: int, *, batches: bool) -> int:
     try:
-        simulated = simulate(seed, say=say)
+        simulated = simulate(seed, batches=batches, say=say)
     except SimulationError as error:
         say(str(error))
         return 1
@@ -47,7 +48,7 @@ def _replay(seed: int) -> int:
     return 0
 
 
-def _soak(seeds: Iterable[int], seconds: float | None) -> int:
+def _soak(seeds: Iterable[int], seconds: float | None, *, batches: bool) -> int:
     begin = shown = time.monotonic()
     totals: Counter[str] = Counter()
     for seed in seeds:
@@ -58,7 +59,7 @@ def _soak(seeds: Iterable[int], seconds: float | None) -> int:
             shown = now
             say(f"{totals['seeds']:,} seeds in {now - begin:.0f} s")
         try:
-            simulated = simulate(seed)
+            simulated = simulate(seed, batches=batches)
         except SimulationError as error:
             say(str(error))
             return 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, ReliableSpout, Spout, Tuple
+from acker.topology import ArrowBolt, BatchingBolt, Bolt, Reason, ReasonKind, ReliableSpout, Spout, Tuple
 from tests.torture.simulation.plan import HOPS_MAX, KEYS, BoltPlan, Plan, SpoutPlan
 from tests.torture.simulation.record import RunRecord
 
@@ -20,6 +20,10 @@ FIELDS = ["serial", "key", "hops"]
 
 # With threads: held by the one that uses the world and its record.
 LOCK: Final = threading.RLock()
+
+
+# How many tuples the bolts of a run emit at most.
+EMITS_LEFT: Final = 120
 
 
 class InjectedError(Exception):
@@ -60,7 +64,7 @@ class World:
     record: RunRecord
     rng: random.Random
     crashes_left: int
-    emits_left: int = 120
+    emits_left: int = EMITS_LEFT
     readers: dict[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     finals: dict[tuple[str, Hashable], str] = field(default_factory=dict)
@@ -105,7 +109,7 @@ class World:
         self.finals[spout, tup_id] = how
 
 
-class _NumberingCollector:
+class NumberingCollector:
     """A spout's collector that writes a serial number into each tuple, also into a replayed one."""
 
     def __init__(self, collector: Any, spout: str, world: World) -> None:
@@ -141,9 +145,10 @@ class SimulatedSpout(Spout):
 
     world: ClassVar[World]
     plan: ClassVar[SpoutPlan]
+    numbering: ClassVar[type[NumberingCollector]] = NumberingCollector
 
     def _bind(self, collector: Any, context: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-        super()._bind(_NumberingCollector(collector, self.plan.name, self.world), context, conf)
+        super()._bind(self.numbering(collector, self.plan.name, self.world), context, conf)
 
     def next_tuple(self) -> None:
         """Emit none, one, or a burst."""
@@ -223,7 +228,7 @@ class SimulatedReliableSpout(SimulatedSpout, ReliableSpout):
         self.world.final(self.plan.name, tup_id, "dead letter")
 
 
-class _RecordingBolt(Bolt):
+class RecordingBolt(Bolt):
     """The base of the bolts, which record each receive, emit, ack and fail before it happens."""
 
     world: ClassVar[World]
@@ -276,7 +281,7 @@ class _RecordingBolt(Bolt):
             self.world.record.add_fail(tup["serial"], self.task_id)
 
 
-class AutoBolt(_RecordingBolt):
+class AutoBolt(RecordingBolt):
     """Leaves anchors and acks to the runtime."""
 
     def process(self, tup: Tuple) -> None:
@@ -287,7 +292,7 @@ class AutoBolt(_RecordingBolt):
         self.note_ack([tup])
 
 
-class AsyncBolt(_RecordingBolt):
+class AsyncBolt(RecordingBolt):
     """An AutoBolt whose tuples wait for something, several at once."""
 
     async def process(self, tup: Tuple) -> None:
@@ -302,7 +307,7 @@ class AsyncBolt(_RecordingBolt):
         self.note_ack([tup])
 
 
-class ManualBolt(_RecordingBolt):
+class ManualBolt(RecordingBolt):
     """Anchors, acks and fails by itself. Some tuples it never settles, and some of what it raises nobody catches."""
 
     auto_anchor = auto_ack = auto_fail = False
@@ -325,7 +330,7 @@ class ManualBolt(_RecordingBolt):
             self.ack(tup)
 
 
-class AggregateBolt(_RecordingBolt):
+class AggregateBolt(RecordingBolt):
     """Emits tuples that are anchored to several, which is what makes DAGs, and settles those together."""
 
     auto_ack = False
@@ -350,7 +355,7 @@ class AggregateBolt(_RecordingBolt):
             self.ack(one)
 
 
-class SimulatedBatchingBolt(_RecordingBolt, BatchingBolt):
+class SimulatedBatchingBolt(RecordingBolt, BatchingBolt):
     """A BatchingBolt, a batch a key."""
 
     def group_key(self, tup: Tuple) -> object:
@@ -365,7 +370,7 @@ class SimulatedBatchingBolt(_RecordingBolt, BatchingBolt):
         self.note_ack(tups)
 
 
-class KeeperBolt(_RecordingBolt):
+class KeeperBolt(RecordingBolt):
     """Holds each tuple for some ticks and asks for more time for it at each of them."""
 
     auto_ack = False
@@ -395,24 +400,7 @@ class KeeperBolt(_RecordingBolt):
                 self.reset_timeout(kept)
 
 
-SPOUTS: dict[str, type[SimulatedSpout]] = {
-    "untracked": SimulatedSpout,
-    "tracked": SimulatedSpout,
-    "async": SimulatedAsyncSpout,
-    "retrying": RetryingSpout,
-    "reliable": SimulatedReliableSpout,
-}
-BOLTS: dict[str, type[_RecordingBolt]] = {
-    "auto": AutoBolt,
-    "async": AsyncBolt,
-    "manual": ManualBolt,
-    "aggregate": AggregateBolt,
-    "batching": SimulatedBatchingBolt,
-    "keeper": KeeperBolt,
-}
-
-
-_LOCKED: Final = ("next_tuple", "ack", "fail", "process", "process_tick", "process_batch", "group_key")
+_LOCKED: Final = ("next_tuple", "ack", "fail", "process", "process_rows", "process_tick", "process_batch", "group_key")
 
 
 def with_lock(component: type[Any]) -> type[Any]:
@@ -426,5 +414,8 @@ def with_lock(component: type[Any]) -> type[Any]:
 
         return call
 
-    body = {name: hold(getattr(component, name)) for name in _LOCKED if hasattr(component, name)}
+    names = [name for name in _LOCKED if hasattr(component, name)]
+    if issubclass(component, ArrowBolt):
+        names.remove("process")  # which it must not override
+    body = {name: hold(getattr(component, name)) for name in names}
     return type(component.__name__, (component,), body)

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 # The keys that tuples carry, for fields groupings.
 KEYS: Final = 5
+# Bolts that need their ticks.
+_NEVER_ARROW: Final = ("batching", "keeper")
 # Hops that a tuple of a spout has left: a bolt emits only while there are some, so that loops come to an end.
 HOPS_MAX: Final = 5
 
@@ -23,8 +25,9 @@ class SpoutPlan:
 
     Attributes
     ----------
-    kind : {"untracked", "tracked", "async", "retrying", "reliable"}
+    kind : {"untracked", "tracked", "async", "retrying", "reliable", "batches", "reliable batches"}
         "async" is a tracked one whose `next_tuple` is a coroutine; "retrying" one that emits what failed in `fail`.
+        "batches" is a tracked one that emits Arrow batches.
     tuples : int
         How many each task emits.
     burst : int
@@ -63,10 +66,10 @@ class BoltPlan:
 
     Attributes
     ----------
-    kind : {"auto", "async", "manual", "aggregate", "batching", "keeper"}
+    kind : {"auto", "async", "manual", "aggregate", "batching", "keeper", "arrow"}
         "auto" leaves anchors and acks to the runtime, "async" too, from a coroutine; "manual" does not; "aggregate"
         emits one tuple for several; "batching" is a BatchingBolt; a "keeper" holds tuples for some ticks and resets
-        their timeouts meanwhile.
+        their timeouts meanwhile; "arrow" is an ArrowBolt.
     inputs : tuple of Input
     tick_share : float or None
         Time between ticks, as a share of the message timeout.
@@ -179,6 +182,11 @@ class Plan:
         )
 
     @property
+    def has_batches(self) -> bool:
+        """Whether some components may pass Arrow batches."""
+        return "topology.arrow.batch.rows" in self.conf
+
+    @property
     def timeout_ns(self) -> int:
         """The message timeout."""
         return int(self.conf["topology.message.timeout.secs"] * 1e9)
@@ -201,6 +209,24 @@ def plan_of(seed: int) -> Plan:
     if seed % 4 == 3:
         faults = replace(faults, takes_ms=rng.choice((1, 3, 40)))
     return Plan(seed, spouts, bolts, conf, faults, end, rng.randrange(400))
+
+
+def with_batches(plan: Plan) -> Plan:
+    """Return the plan with Arrow batches in place of some tuples."""
+    rng = random.Random(plan.seed)
+    spouts = {"untracked": "batches", "tracked": "batches", "reliable": "reliable batches"}
+    return replace(
+        plan,
+        spouts=tuple(
+            replace(spout, kind=spouts[spout.kind]) if spout.kind in spouts and rng.random() < 0.6 else spout
+            for spout in plan.spouts
+        ),
+        bolts=tuple(
+            replace(bolt, kind="arrow") if bolt.kind not in _NEVER_ARROW and rng.random() < 0.6 else bolt
+            for bolt in plan.bolts
+        ),
+        conf=plan.conf | {"topology.arrow.batch.rows": rng.choice((1, 3, 20, 8192))},
+    )
 
 
 def _some(rng: random.Random, chance: float, most: float) -> float:

@@ -15,9 +15,10 @@ from acker.local import LocalRuntime
 from acker.testing.clock import ManualClock
 from acker.testing.scheduler import Scheduler
 from acker.topology import Graph, Grouping, Stream, Topology
-from tests.torture.simulation.components import BOLTS, FIELDS, SPOUTS, InjectedError, World, with_lock
+from tests.torture.simulation.batches import BOLTS, SPOUTS
+from tests.torture.simulation.components import EMITS_LEFT, FIELDS, InjectedError, World, with_lock
 from tests.torture.simulation.faults import Injector
-from tests.torture.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of
+from tests.torture.simulation.plan import KEYS, BoltPlan, Plan, SpoutPlan, plan_of, with_batches
 from tests.torture.simulation.record import Reading, RunRecord
 
 # How a tree ends, and the runtime's counter of it.
@@ -63,12 +64,14 @@ class Simulated:
     outcomes: dict[str, int]
 
 
-def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Simulated:
+def simulate(seed: int, *, batches: bool = False, say: Callable[[str], None] | None = None) -> Simulated:
     """Run what a seed stands for, and check the promises of topology.md.
 
     Parameters
     ----------
     seed : int
+    batches : bool
+        Let some spouts and bolts pass Arrow batches.
     say : callable, optional
         Told what happens, in words.
 
@@ -77,7 +80,7 @@ def simulate(seed: int, *, say: Callable[[str], None] | None = None) -> Simulate
     SimulationError
         A promise was broken.
     """
-    return run_quietly(Simulation(plan_of(seed), say))
+    return run_quietly(Simulation(with_batches(plan_of(seed)) if batches else plan_of(seed), say))
 
 
 def run_quietly(simulation: Simulation) -> Simulated:
@@ -219,8 +222,8 @@ class Simulation:
         )
 
     def _broken(self) -> SimulationError:
-        seed = self.plan.seed
-        head = f"seed {seed} breaks promises (replay: python -m tests.torture.simulation --seed {seed})"
+        seed = f"{self.plan.seed}{' --batches' if self.plan.has_batches else ''}"
+        head = f"seed {self.plan.seed} breaks promises (replay: python -m tests.torture.simulation --seed {seed})"
         return SimulationError("\n".join([head, *(f"  {text}" for text in self.record.violations[:_NAMED_MAX])]))
 
     def _run(self) -> None:
@@ -297,9 +300,11 @@ class Simulation:
             return  # in a loop nobody waits
         # While a spout replays it does not look at what it has in hand.
         emits = {
-            spout.name: spout.burst + spout.tuples * (spout.kind in {"reliable", "retrying"})
+            spout.name: spout.burst + spout.tuples * (spout.kind in {"reliable", "retrying", "reliable batches"})
             for spout in self.plan.spouts
         }
+        # A step of an ArrowBolt processes all that waits for it.
+        emits |= {bolt.name: EMITS_LEFT for bolt in self.plan.bolts if bolt.kind == "arrow"}
         in_hand = sum(
             self.graph.nodes[one.source].par * len(executor.tasks) * (capacity + emits.get(one.source, _EMITS_MAX))
             for one in inputs

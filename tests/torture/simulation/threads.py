@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from tests.torture.simulation.plan import Faults, Plan, Risks, plan_of
+from tests.torture.simulation.plan import Faults, Plan, Risks, plan_of, with_batches
 from tests.torture.simulation.run import Simulated, Simulation, run_quietly
 
 # The clock is turned by so much, so often: five times as fast as real time, for timeouts and back-offs.
@@ -22,7 +22,7 @@ _DRAIN_SECS: Final = 8.0
 _STILL_SECS: Final = 60.0
 
 
-def simulate_with_threads(seed: int) -> Simulated:
+def simulate_with_threads(seed: int, *, batches: bool = False) -> Simulated:
     """Run what a seed stands for with threads and without faults from outside, and check the promises.
 
     Raises
@@ -30,7 +30,7 @@ def simulate_with_threads(seed: int) -> Simulated:
     SimulationError
         A promise was broken, or the topology stands still.
     """
-    return run_quietly(_Threaded(_plan_of(seed), threads=True))
+    return run_quietly(_Threaded(_plan_of(with_batches(plan_of(seed)) if batches else plan_of(seed)), threads=True))
 
 
 class _ThreadedPlan(Plan):
@@ -47,8 +47,7 @@ class _ThreadedPlan(Plan):
         return 0
 
 
-def _plan_of(seed: int) -> Plan:
-    plan = plan_of(seed)
+def _plan_of(plan: Plan) -> Plan:
     others = {"async": "tracked"}
     return _ThreadedPlan(
         plan.seed,
