@@ -151,6 +151,9 @@ def test_a_bolt_that_processes_columns_runs_as_one_that_processes_tuples():
     class Rows(ArrowBolt):
         outputs = ["n"]
 
+        def process_rows(self, batch):
+            pass
+
     class Columns(Topology):
         numbers = Numbers.spec()
         rows = Rows.spec(inputs=[numbers])
