@@ -32,6 +32,8 @@ from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect, p
 MESSAGES: Final = 40_000
 MESSAGES_WIDE: Final = 4_000  # with children in a thread pool
 CHILDREN: Final = 20
+FEW: Final = 3  # children, as of an order with three items
+MESSAGES_FEW: Final = 16_000
 BYTES: Final = 200
 PREFETCH: Final = 1000
 THREADS: Final = 4
@@ -123,7 +125,7 @@ def _pika(url: str, count: int, ack_every: int = _ACK_EVERY) -> None:
             connection.process_data_events(1.0)
 
 
-def _pika_pool(url: str, count: int) -> None:
+def _pika_pool(url: str, count: int, children: int = CHILDREN) -> None:
     """Consume with pika; a message is acked when the pool has done all of its parts."""
     import pika
 
@@ -142,7 +144,7 @@ def _pika_pool(url: str, count: int) -> None:
                 acked += 1
 
         def received(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
-            left = CHILDREN
+            left = children
 
             def end(_future: Future[None]) -> None:
                 nonlocal left
@@ -155,7 +157,7 @@ def _pika_pool(url: str, count: int) -> None:
                 if is_first:
                     connection.add_callback_threadsafe(ack)
 
-            for _ in range(CHILDREN):
+            for _ in range(children):
                 pool.submit(work, body).add_done_callback(end)
 
         channel.basic_consume(_QUEUE, received)
@@ -243,7 +245,7 @@ def _redis_py(url: str, count: int) -> None:
                 done += len(entries)
 
 
-def _redis_py_pool(url: str, count: int) -> None:
+def _redis_py_pool(url: str, count: int, children: int = CHILDREN) -> None:
     """Consume with redis-py; an entry is acked when the pool has done all of its parts."""
     import redis
 
@@ -252,7 +254,7 @@ def _redis_py_pool(url: str, count: int) -> None:
     lock = threading.Lock()
 
     def submit(pool: ThreadPoolExecutor, entry_id: bytes, body: bytes) -> None:
-        left = CHILDREN
+        left = children
 
         def end(_future: Future[None]) -> None:
             nonlocal left
@@ -262,7 +264,7 @@ def _redis_py_pool(url: str, count: int) -> None:
             if is_last:
                 done.put(entry_id)
 
-        for _ in range(CHILDREN):
+        for _ in range(children):
             pool.submit(work, body).add_done_callback(end)
 
     with redis.Redis.from_url(url) as client, ThreadPoolExecutor(THREADS) as pool:
@@ -547,8 +549,22 @@ CASES: Final[list[Case]] = [
         needs=("pika",),
     ),
     Case(
+        "connectors/rabbitmq/three-children",
+        "And with three children a message in a thread pool?",
+        partial(
+            _compare,
+            broker=RABBITMQ,
+            bare=partial(_pika_pool, children=FEW),
+            consumer=partial(_consume_pool, children=FEW),
+            messages=MESSAGES_FEW,
+            children=FEW,
+            goal=GOAL,
+        ),
+        needs=("pika",),
+    ),
+    Case(
         "connectors/rabbitmq/pool",
-        "And with 20 children a message in a thread pool?",
+        "And with 20?",
         partial(
             _compare,
             broker=RABBITMQ,
@@ -575,8 +591,22 @@ CASES: Final[list[Case]] = [
         needs=("redis",),
     ),
     Case(
+        "connectors/redis/three-children",
+        "And with three children a message in a thread pool?",
+        partial(
+            _compare,
+            broker=REDIS,
+            bare=partial(_redis_py_pool, children=FEW),
+            consumer=partial(_consume_pool, children=FEW),
+            messages=MESSAGES_FEW,
+            children=FEW,
+            goal=GOAL,
+        ),
+        needs=("redis",),
+    ),
+    Case(
         "connectors/redis/pool",
-        "And with 20 children a message in a thread pool?",
+        "And with 20?",
         partial(
             _compare,
             broker=REDIS,
@@ -623,8 +653,22 @@ CASES: Final[list[Case]] = [
         needs=("confluent_kafka",),
     ),
     Case(
+        "connectors/kafka/three-children",
+        "And with three children a message in a thread pool?",
+        partial(
+            _compare,
+            broker=KAFKA,
+            bare=partial(_confluent_pool, children=FEW),
+            consumer=partial(_consume_pool, children=FEW),
+            messages=MESSAGES_FEW,
+            children=FEW,
+            goal=GOAL,
+        ),
+        needs=("confluent_kafka",),
+    ),
+    Case(
         "connectors/kafka/pool",
-        "And with 20 children a message?",
+        "And with 20?",
         partial(
             _compare,
             broker=KAFKA,
