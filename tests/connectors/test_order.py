@@ -21,8 +21,8 @@ from acker.connectors import Consumer, DeadLetterFile, Outgoing
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import MessageOptions
 from acker.connectors.order import PACE_SECS, KeyOrder, Pace
-from acker.connectors.source import Delivery
-from acker.errors import AckerError
+from acker.connectors.source import Delivery, Source
+from acker.errors import AckerError, SourceError
 from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryBroker, MemorySource
 from tests.connectors.test_asyncio import stop_when_done
@@ -246,6 +246,39 @@ def test_a_message_without_a_key_among_others_is_not_told(caplog):
     stop_when_done(consumer, broker)
     consumer.run(lambda message: None)
     assert caplog.records == []
+
+
+class Deaf(MemorySource):
+    """A source whose client waits for messages until some come: `wake` does not end that."""
+
+    wait_secs_max = Source.wait_secs_max
+
+    def __init__(self, broker):
+        super().__init__(broker)
+        self.may_go_on = threading.Event()
+
+    def poll(self, limit, wait_secs):
+        found = super().poll(limit, 0.0 if limit else wait_secs)
+        if limit and wait_secs and not found and not self.may_go_on.wait(LONG):
+            raise SourceError("messages wait in the process, and the client waits for others")
+        return found
+
+
+@pytest.mark.parametrize("options", [{"key": key_of}, {"rate_max": 1000.0}], ids=["order", "rate"])
+def test_messages_that_wait_in_the_process_do_not_wait_for_the_client(broker, options):
+    """A blocking read of Redis may take 0.1 s, whatever its time: ten messages of a key in a second."""
+    broker.publish([b"a%d" % number for number in range(6)])
+    source, seen = Deaf(broker), []
+    consumer = Consumer(source, **options)
+
+    def handle(message):
+        seen.append(message.value)
+        if len(seen) == 6:
+            source.may_go_on.set()
+            consumer.stop()
+
+    consumer.run(handle, threads=1)
+    assert len(seen) == 6 and broker.left() == 0
 
 
 def test_so_many_of_a_key_are_worked_on_at_a_time_as_the_option_says():

@@ -310,6 +310,11 @@ class MessageStore:
         return self._pace.wait_secs(now) if self._pace is not None and self._paced else math.inf
 
     @property
+    def holds_back(self) -> bool:
+        """Whether messages wait in this process for their time, or for others of their keys."""
+        return bool(self._paced) or (self._order is not None and self._order.waiting > 0)
+
+    @property
     def keeps_order(self) -> bool:
         """Whether messages wait for others of their key, so that these have to be tried again in this process."""
         return self._order is not None

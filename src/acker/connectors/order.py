@@ -35,6 +35,11 @@ class KeyOrder:
     most : int
     told_as : str
         Source and option, for a warning.
+
+    Attributes
+    ----------
+    waiting : int
+        How many messages wait for others of their keys.
     """
 
     def __init__(self, key_of: KeyOf, most: int, told_as: str = "key") -> None:
@@ -43,6 +48,7 @@ class KeyOrder:
         self._told_as = told_as
         self._is_known = False  # that messages have such keys, or that none has
         self._lanes: dict[Hashable, Lane] = {}
+        self.waiting = 0
 
     def enter(self, attempt: Attempt) -> bool:
         """Return whether an attempt may go on; otherwise `leave` returns it when its turn comes.
@@ -69,6 +75,7 @@ class KeyOrder:
             lane.active.add(attempt.delivery)
             return True
         lane.waiting.append(attempt)
+        self.waiting += 1
         return False
 
     def _warn(self, delivery: Delivery) -> None:
@@ -86,6 +93,7 @@ class KeyOrder:
         lane.active.discard(attempt.delivery)
         while lane.waiting and len(lane.active) < self._most:
             following = lane.waiting.popleft()
+            self.waiting -= 1
             if following.state == "queued":  # and did not go back to the broker
                 lane.active.add(following.delivery)
                 return following
