@@ -533,6 +533,32 @@ def test_a_reliable_spout_hears_of_batches():
         assert sorted(Seen.calls) == [(f"id{n}", "not yet") for n in (3, 4, 7, 7, 7)]
 
 
+@pytest.mark.parametrize("base", [Spout, ReliableSpout])
+def test_a_spout_that_hears_of_batches_alone_hears_of_rows_that_travel_as_tuples(base):
+    class Hears(Words, base):
+        outputs = Words.outputs
+        attempts_max = 1
+        ack, fail = base.ack, base.fail
+
+        def ack_batch(self, tup_ids):
+            Seen.acked.extend(tup_ids.to_pylist())
+
+        def fail_batch(self, tup_ids, reasons):
+            Seen.failed.extend(zip(tup_ids.to_pylist(), [reason.exception for reason in reasons], strict=True))
+
+    class Refuses(Bolt):
+        def process(self, tup):
+            if tup.n == 7:
+                raise ValueError("no 7")
+
+    specs = {"words": Hears.spec()}
+    specs["refuses"] = Refuses.spec(inputs=[specs["words"]])
+    with Scheduler.of(type("Heard", (Topology,), specs), seed=1, no_restart=True, hooks=[Hook()]) as scheduler:
+        scheduler.drain()
+    assert sorted(Seen.acked) == [n for n in range(ROWS) if n != 7]
+    assert Seen.failed == [(7, "ValueError: no 7")]
+
+
 def test_a_restart_replays_the_open_rows_and_forgets_none():
     class Crash(ArrowBolt):
         auto_fail = False

@@ -455,7 +455,7 @@ class AsyncSpoutTask(SpoutTask):
         return not self._later and super().is_quiet()
 
     def _ack_method(self) -> Callable[[Any], Any]:
-        return functools.partial(self.call, "ack")
+        return self.ack
 
     def _invoke(self, method: str, *arguments: object) -> None:
         returned = getattr(self.spout, method)(*arguments)

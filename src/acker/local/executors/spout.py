@@ -84,6 +84,13 @@ class SpoutTask(ComponentTask):
         self._pending_max = sys.maxsize if pending_max is None else pending_max
         self._reliable = spout if isinstance(spout, ReliableSpout) else None
         self._fail_takes_reason = takes_reason(self.spout.fail)
+        kind = type(self.spout)
+        # Whether it hears of rows in batches alone, also of those that travel as tuples.
+        self._acks_in_batches = kind.ack_batch is not Spout.ack_batch and kind.ack in (Spout.ack, ReliableSpout.ack)
+        self._fails_in_batches = kind.fail_batch is not Spout.fail_batch and kind.fail in (
+            Spout.fail,
+            ReliableSpout.fail,
+        )
 
     @property
     def replays(self) -> ReplayTable | None:
@@ -230,7 +237,13 @@ class SpoutTask(ComponentTask):
 
     def _ack_method(self) -> Callable[[Any], Any]:
         """Return what is called with the id of an acked tuple."""
-        return self.spout.ack
+        return self.ack if self._acks_in_batches else self.spout.ack
+
+    def ack(self, tup_id: Hashable) -> None:
+        """Tell the component that a tuple was acked."""
+        self.call("ack", tup_id)
+        if self._acks_in_batches:
+            self.call("ack_batch", _column_of(tup_id))
 
     def fail(self, tup_id: Hashable, reason: Reason) -> None:
         """Tell the component that a tuple has failed."""
@@ -238,6 +251,8 @@ class SpoutTask(ComponentTask):
             self.call("fail", tup_id, reason)
         else:
             self.call("fail", tup_id)
+        if self._fails_in_batches:
+            self.call("fail_batch", _column_of(tup_id), [reason])
 
     def inherit(self, previous: SpoutTask) -> None:
         """Take over counts, and what a reliable spout has to replay, from the task that ran before a restart."""
@@ -406,3 +421,9 @@ class SpoutExecutor(ComponentExecutor):
         if not got and any(task.may_emit() and not task.spout._finished and not task.has_rows for task in self.tasks):
             self.idle_until = self.clock.now_ns() + self._poll_ns
         return got > 0
+
+
+def _column_of(tup_id: Hashable) -> Any:
+    import pyarrow as pa
+
+    return pa.array([tup_id])

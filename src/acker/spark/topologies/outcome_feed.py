@@ -90,7 +90,7 @@ class OutcomeFeed:
             task.replays.resume(tup_id, entry.values, entry.stream, entry.direct_task, entry.attempt)
         if reason is None:
             try:
-                task.call("ack", tup_id)
+                task.ack(tup_id)
             except BaseException:
                 task.collector.ack_errors += 1
                 raise
