@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from acker.topology.tuple_batch import TupleBatch
 from tests.spark.topologies.both import Numbers, is_first, note, run_both
 
 ROWS = 120
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 GROUPINGS = {
     "fields": Grouping.fields("word"),
     "both_fields": Grouping.fields("word", "n"),
@@ -326,3 +329,59 @@ def test_a_frame_whose_types_do_not_fit_is_named(plan, column, text):
     batch = pa.RecordBatch.from_pydict({"word": ["x", "y"], "n": column})
     with pytest.raises(TopologyError, match=rf"component 'words': frame\(\): {text}"):
         list(emit_frame(worker, plan, "words", None, iter([batch])))
+
+
+class Odd(Spout):
+    """The types that Spark has, and one that it has not."""
+
+    outputs = [
+        "map",
+        "struct",
+        "list",
+        "decimal",
+        "day",
+        "time",
+        "void",
+        "bytes",
+        Stream({"word": DICTIONARY}, "other"),
+    ]
+
+    def frame(self, spark, conf):
+        raise NotImplementedError
+
+
+class Words8(Words):
+    outputs = {"word": DICTIONARY, "n": pa.int64()}
+
+
+class Oddly(Topology):
+    odd = Odd.spec()
+    words = Words8.spec()
+    rows = Keep.spec(inputs=[odd, words])
+    columns = KeepRows.spec(inputs={odd: Grouping.global_, words: Grouping.global_})
+
+
+def test_each_type_of_spark_comes_to_rows_and_columns_as_it_is(tmp_path):
+    graph = Oddly.graph()
+    plan = MicroBatchPlan(
+        graph, {"user.notes": str(tmp_path)}, plan_stages(graph), partitions=1, shards=1, seed=b"seed"
+    )
+    columns = {
+        "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32())),
+        "struct": [{"x": 1, "y": [None]}, None],
+        "list": [[1, None], []],
+        "decimal": [Decimal("1.50"), None],
+        "day": [dt.date(2026, 1, 2), None],
+        "time": pa.array([dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), None], pa.timestamp("us", "UTC")),
+        "void": [None, None],
+        "bytes": [b"x", None],
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+    left = rows_of(emit_frame(StageWorker(plan, 0, 0, "odd"), plan, "odd", None, iter([batch, batch.slice(0, 0)])))
+    words = pa.RecordBatch.from_pydict({"word": ["a", "a"], "n": pa.array([1, 2], pa.int32())})
+    left += rows_of(emit_frame(StageWorker(plan, 0, 0, "words"), plan, "words", "n", iter([words])))
+    received = {rows.source.component: rows for _, rows in chunks_of(plan, left)}
+    assert received["odd"].columns.to_pylist() == batch.to_pylist()
+    assert [tup.values for tup in received["odd"].tuples()] == [tuple(row.values()) for row in batch.to_pylist()]
+    assert received["words"].columns.schema.field("word").type == DICTIONARY
+    assert received["words"].columns.to_pylist() == [{"word": "a", "n": 1}, {"word": "a", "n": 2}]

@@ -174,6 +174,8 @@ def _as_declared(columns: pa.RecordBatch, stream: Stream, component: str) -> pa.
 def _is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
+    if isinstance(kind, pa.DictionaryType):
+        kind = kind.value_type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
