@@ -68,6 +68,7 @@ NEED_CLIENTS = [
     "remote/test_consumer.py",
     "remote/test_follow.py",
     "remote/test_rabbitmq_replies.py",
+    "remote/test_secret.py",
     "remote/test_trees.py",
     "repository/test_servers.py",
     "spark/topologies/test_broker_kills.py",

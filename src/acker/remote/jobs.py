@@ -26,6 +26,7 @@ from acker.remote.wire import (
     random_number,
     read_token,
     write_report,
+    write_token,
 )
 
 log: Final = logging.getLogger("acker.remote")
@@ -102,7 +103,7 @@ class Job:
         self._execution = random_number()
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._jobs = 0
+        self._jobs = self._reports = 0
         self._names: list[str] = []
         self._not_sent: str | None = None
         self._is_ended = False
@@ -138,7 +139,7 @@ class Job:
             self._jobs += 1
             if place < NAMES_MAX:
                 self._names.append(name)
-        return self._token._replace(maker=self._execution, place=place).text
+        return write_token(self._token._replace(maker=self._execution, place=place), self._replies.seal)
 
     def ack(self) -> None:
         """Report that this job is done, but for the jobs that it made; wait until the report is confirmed.
@@ -208,14 +209,18 @@ class Job:
         self, kind: ReportKind, until: float | None = None, reason: str = "", names: tuple[str, ...] = ()
     ) -> None:
         """Send a report until it is confirmed, or for `report_secs`."""
-        _, tree, maker, place = self._token
+        address, tree, maker, place = self._token
         data = write_report(Report(tree, maker, place, self._execution, self._jobs, kind, reason, names))
         replies, failures = self._replies, 0
+        if replies.seal is not None:
+            with self._lock:
+                self._reports += 1
+                data = replies.seal.sign_report(data, address, self._reports)
         until = time.monotonic() + replies.report_secs if until is None else until
         lost: object = replies.away
         while lost is None or time.monotonic() < until:
             try:
-                if not replies.send(self._token.address, data):
+                if not replies.send(address, data):
                     replies.note_gone(self)
                 replies.away = None
                 return
@@ -272,7 +277,7 @@ def job(token: str, replies: Replies, name: str = "") -> Job:
     Raises
     ------
     TokenError
-        The token is damaged, or has another version.
+        The token is damaged, has another version, or is not signed with the secret of the replies.
 
     Examples
     --------
@@ -280,7 +285,7 @@ def job(token: str, replies: Replies, name: str = "") -> Job:
     ...     for item in items:
     ...         queue.put((item, part.token("post")))
     """
-    return Job(read_token(token), replies, name)
+    return Job(read_token(token, replies.seal), replies, name)
 
 
 def find_job(token: str | bytes | None, replies: Replies, name: str) -> Job | None:
@@ -329,4 +334,4 @@ def fail(token: str, replies: Replies, reason: object) -> None:
     replies : Replies
     reason : str or exception
     """
-    Job(read_token(token), replies).fail(reason)
+    Job(read_token(token, replies.seal), replies).fail(reason)

@@ -53,6 +53,8 @@ class RabbitMQReplies(Replies):
         How long a job tries to report when the broker does not answer. Its tree times out after that.
     jobs_max : int
         A tree with more jobs fails.
+    secret : str or bytes, optional
+        See `acker.remote.Replies`.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class RabbitMQReplies(Replies):
         expiry_secs: float = 60.0,
         report_secs: float = 30.0,
         jobs_max: int = JOBS_MAX,
+        secret: str | bytes | None = None,
     ) -> None:
-        super().__init__("replies over RabbitMQ", report_secs, jobs_max)
+        super().__init__("replies over RabbitMQ", report_secs, jobs_max, secret)
         if not READ_SECS < expiry_secs < float("inf"):
             raise ArgumentValueError(f"expiry_secs must be finite and more than {READ_SECS:g}, not {expiry_secs}")
         self._connect = _connector(url)

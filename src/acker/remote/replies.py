@@ -26,13 +26,25 @@ from acker.errors import (
 )
 from acker.observe.backoff import backoff
 from acker.remote.ledger import JOBS_MAX, Ledger, OpenJob
-from acker.remote.wire import ADDRESS_BYTES, Report, ReportKind, Token, check_name, random_number, read_report
+from acker.remote.wire import (
+    ADDRESS_BYTES,
+    Report,
+    ReportKind,
+    Seal,
+    Token,
+    check_name,
+    random_number,
+    read_report,
+    write_token,
+)
 
 log: Final = logging.getLogger("acker.remote")
 # How long one look for reports may take.
 READ_SECS: Final = 1.0
 _RETRY_SECS: Final = 0.2
 _RETRY_SECS_MAX: Final = 5.0
+# A tree remembers the requests for more time of so many executions, where reports are signed.
+_SERIALS_MAX: Final = 100_000
 # The same trouble is logged this often.
 QUIET_SECS: Final = 60.0
 
@@ -103,6 +115,8 @@ class Replies(abc.ABC):
         How long a job tries to report when the server does not answer. Its tree times out after that.
     jobs_max : int
         A tree with more jobs fails.
+    secret : str or bytes, optional
+        At least 16 bytes, the same for all processes: sign tokens and reports with it, and refuse others.
 
     Attributes
     ----------
@@ -111,7 +125,13 @@ class Replies(abc.ABC):
         Why the last report could not be sent; None if it could.
     """
 
-    def __init__(self, name: str, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
+    def __init__(
+        self,
+        name: str,
+        report_secs: float = 30.0,
+        jobs_max: int = JOBS_MAX,
+        secret: str | bytes | None = None,
+    ) -> None:
         if not 0 < report_secs < float("inf"):
             raise ArgumentValueError(f"report_secs must be positive and finite, not {report_secs}")
         if not jobs_max > 0:
@@ -119,6 +139,7 @@ class Replies(abc.ABC):
         self.name = name
         self.report_secs = report_secs
         self.jobs_max = jobs_max
+        self.seal = None if secret is None else Seal(secret)
         self.counts = ReplyCounts()
         self.away: str | None = None
         self._quiet, self._quiet_damaged = Quiet(), Quiet()
@@ -202,8 +223,14 @@ class ReplyCounts:
         Those that came.
     late : int
         Reports for trees that were over: of jobs that ran again, or whose message had failed.
+    duplicates : int
+        Reports about jobs that were done before: these ran again, or the report was sent or replayed again.
     malformed : int
         What could not be read as a report.
+    forged : int
+        Reports that were refused, since they are not signed with the secret.
+    replayed : int
+        Requests for more time that came a second time, and were refused. Only with a secret.
     lost_addresses : int
         How often the server forgot the address, and all open trees failed.
     unowned : int
@@ -216,7 +243,10 @@ class ReplyCounts:
 
     reports: int = 0
     late: int = 0
+    duplicates: int = 0
     malformed: int = 0
+    forged: int = 0
+    replayed: int = 0
     lost_addresses: int = 0
     unowned: int = 0
     unconfirmed: int = 0
@@ -253,7 +283,7 @@ class RemoteTree:
     address : bytes
     """
 
-    __slots__ = ("_is_over", "_ledger", "_lock", "_reader", "_waiting", "_why", "address", "number")
+    __slots__ = ("_is_over", "_ledger", "_lock", "_reader", "_serials", "_waiting", "_why", "address", "number")
 
     def __init__(self, reader: ReplyReader, jobs_max: int, address: bytes) -> None:
         self.number = random_number()
@@ -264,6 +294,8 @@ class RemoteTree:
         self._waiting: KeptOpen | None = None
         self._is_over = False
         self._why = ""
+        # The last request for more time of each execution, where reports are signed.
+        self._serials: dict[int, int] | None = None
 
     def token(self, name: str, begin: Callable[[], KeptOpen]) -> str:
         """Return the token of a further job.
@@ -295,10 +327,17 @@ class RemoteTree:
         if waiting is not None:
             waiting.fail(self._ledger.failure)
             raise JobsError(f"no token for {name or 'a job'}: {self._ledger.failure}")
-        return Token(self.address, self.number, self._ledger.maker, place).text
+        return write_token(Token(self.address, self.number, self._ledger.maker, place), self._reader.seal)
 
-    def take(self, report: Report) -> None:
-        """Apply a report."""
+    def take(self, report: Report, serial: int | None = None) -> None:
+        """Apply a report.
+
+        Parameters
+        ----------
+        report : Report
+        serial : int, optional
+            Of a signed one: which report of its execution it is.
+        """
         with self._lock:
             waiting = self._waiting
             if waiting is None:
@@ -306,9 +345,11 @@ class RemoteTree:
                 return
             needs_time = False
             if report.kind == ReportKind.MORE_TIME:
-                needs_time = self._ledger.is_open(report.maker, report.place)
+                needs_time = self._ledger.is_open(report.maker, report.place) and self._is_new(report, serial)
             else:
+                duplicates = self._ledger.duplicates
                 self._ledger.take(report, time.monotonic())
+                self._reader.counts.duplicates += self._ledger.duplicates - duplicates
             ended = self._ended()
         # Without the lock, since what waits has a lock of its own.
         if needs_time:
@@ -317,6 +358,17 @@ class RemoteTree:
             ended.fail(self._ledger.failure)
         elif ended is not None:
             ended.ack()
+
+    def _is_new(self, report: Report, serial: int | None) -> bool:
+        """Return whether a request for more time is the first of its serial: one that is replayed has no effect."""
+        if serial is None:
+            return True
+        self._serials = self._serials or {}
+        if serial <= self._serials.get(report.execution, 0) or len(self._serials) >= _SERIALS_MAX:
+            self._reader.note_replayed()
+            return False
+        self._serials[report.execution] = serial
+        return True
 
     def _ended(self) -> KeptOpen | None:
         """Return what waited, if the ledger is at its end."""
@@ -381,6 +433,7 @@ class ReplyReader:
 
     def __init__(self, replies: Replies) -> None:
         self.counts = replies.counts
+        self.seal = replies.seal
         self._replies = replies
         self._trees: dict[int, RemoteTree] = {}
         self._lock = threading.Lock()
@@ -389,6 +442,7 @@ class ReplyReader:
         self._threads: list[threading.Thread] = []
         self._end = threading.Event()
         self._quiet, self._quiet_malformed = Quiet(), Quiet()
+        self._quiet_forged, self._quiet_replayed = Quiet(), Quiet()
 
     def begin(self) -> RemoteTree:
         """Return a new tree; make an address if there is none."""
@@ -442,7 +496,7 @@ class ReplyReader:
                     self._end.wait(backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX))
                     continue
                 for report in reports:
-                    self._take(report)
+                    self._take(report, inbox.address)
         except GoneError as gone:
             self._lose(inbox.address, str(gone))
         except Exception as error:
@@ -451,8 +505,25 @@ class ReplyReader:
         finally:
             inbox.close()
 
-    def _take(self, data: bytes) -> None:
+    def note_replayed(self) -> None:
+        """Say, once in a while, that a request for more time came again."""
+        self.counts.replayed += 1
+        if self._quiet_replayed.may_log():
+            text = "%s: %d requests for more time came a second time and were refused: a send was repeated, or somebody"
+            log.warning(text + " replays them", self._replies.name, self.counts.replayed)
+
+    def _note_forged(self) -> None:
+        self.counts.forged += 1
+        if self._quiet_forged.may_log():
+            text = "%s: %d reports were refused, since they are not signed with its secret: somebody forges them, or"
+            log.error(text + " a process has no secret= or another one", self._replies.name, self.counts.forged)
+
+    def _take(self, data: bytes, address: bytes) -> None:
         self.counts.reports += 1
+        serial = None
+        if self.seal is not None and (serial := self.seal.serial_of(data, address)) is None:
+            self._note_forged()
+            return
         try:
             report = read_report(data)
         except ArgumentValueError as error:
@@ -465,7 +536,7 @@ class ReplyReader:
         if tree is None:
             self.counts.late += 1
         else:
-            tree.take(report)
+            tree.take(report, serial)
 
     def _lose(self, address: bytes, why: str) -> None:
         with self._lock:
@@ -485,8 +556,10 @@ class ReplyReader:
 class MemoryReplies(Replies):
     """Replies within one process, for tests and for jobs that run in its threads."""
 
-    def __init__(self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX) -> None:
-        super().__init__("replies in memory", report_secs, jobs_max)
+    def __init__(
+        self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX, secret: str | bytes | None = None
+    ) -> None:
+        super().__init__("replies in memory", report_secs, jobs_max, secret)
         self._inboxes: dict[bytes, queue.SimpleQueue[bytes | None]] = {}
         self._process = os.getpid()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import enum
+import hashlib
+import hmac
 import os
 import re
 import struct
@@ -17,10 +19,13 @@ JOBS_LIMIT: Final = 2**32 - 1
 
 _VERSION: Final = "1"
 _TOKEN: Final = struct.Struct(f">{ADDRESS_BYTES}sQQI")
-_TOKEN_TEXT: Final = re.compile(r"a([0-9a-z])\.([A-Za-z0-9_-]{44})", re.ASCII)
+_TOKEN_TEXT: Final = re.compile(r"a([0-9a-z])\.([A-Za-z0-9_-]{44})(?:\.([A-Za-z0-9_-]{22}))?", re.ASCII)
 _REPORT: Final = struct.Struct(">QQIQIB")
 _PART: Final = struct.Struct(">BH")
-_REASON, _NAME = 1, 2
+_REASON, _NAME, _SIGNATURE = 1, 2, 3
+_SERIAL: Final = struct.Struct(">I")
+_MAC_BYTES: Final = 16
+_SECRET_BYTES_MIN: Final = 16
 # Longer texts are cut: they go into logs, and whoever has a token can send them.
 TEXT_MAX: Final = 500
 # So many of the jobs that an execution made have a name in its report.
@@ -90,6 +95,64 @@ class Report(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+class Seal:
+    """Signs tokens and reports with a secret, which nothing shows.
+
+    Parameters
+    ----------
+    secret : str or bytes
+        At least 16 bytes.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+    """
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, secret: str | bytes) -> None:
+        if not isinstance(secret, str | bytes):
+            raise ArgumentTypeError(f"secret: expected a text or bytes, got {type(secret).__name__}")
+        key = secret.encode() if isinstance(secret, str) else secret
+        if len(key) < _SECRET_BYTES_MIN:
+            raise ArgumentValueError(f"secret: expected at least {_SECRET_BYTES_MIN} bytes, got {len(key)}")
+        self._keyed = hmac.new(key, digestmod=hashlib.sha256)
+
+    def mac(self, *parts: bytes) -> bytes:
+        """Return the 16 bytes that sign some bytes."""
+        keyed = self._keyed.copy()
+        for part in parts:
+            keyed.update(part)
+        return keyed.digest()[:_MAC_BYTES]
+
+    def sign_report(self, data: bytes, address: bytes, serial: int) -> bytes:
+        """Return a report to an address with its signature.
+
+        Parameters
+        ----------
+        data : bytes
+        address : bytes
+        serial : int
+            Which report of its execution it is, from 1.
+        """
+        data += _PART.pack(_SIGNATURE, _SERIAL.size + _MAC_BYTES) + _SERIAL.pack(serial)
+        return data + self.mac(b"acker report 1", address, data)
+
+    def serial_of(self, data: bytes, address: bytes) -> int | None:
+        """Return the serial of a report that came to an address; None if its signature is wrong or missing."""
+        signed, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
+        end = len(signed) - _SERIAL.size
+        if end < _REPORT.size + _PART.size:
+            return None
+        head = _PART.pack(_SIGNATURE, _SERIAL.size + _MAC_BYTES)
+        if (
+            not hmac.compare_digest(self.mac(b"acker report 1", address, signed), mac)
+            or signed[:end][-len(head) :] != head
+        ):
+            return None
+        return int(_SERIAL.unpack_from(signed, end)[0])
+
+
 def random_number() -> int:
     """Return a number for a tree or an execution, which nobody can guess: 64 bits of the operating system."""
     return int.from_bytes(os.urandom(8), "big")
@@ -107,26 +170,40 @@ def check_name(name: object) -> None:
         raise ArgumentTypeError(f"token: expected the name of a job as a string, got {type(name).__name__}")
 
 
-def read_token(text: object) -> Token:
+def write_token(token: Token, seal: Seal | None) -> str:
+    """Return a token as text, signed if there is a seal."""
+    return token.text if seal is None else f"{token.text}.{_token_mac(token, seal)}"
+
+
+def _token_mac(token: Token, seal: Seal) -> str:
+    return base64.urlsafe_b64encode(seal.mac(b"acker token 1", _TOKEN.pack(*token))).decode().rstrip("=")
+
+
+def read_token(text: object, seal: Seal | None = None) -> Token:
     """Read a token.
 
     Raises
     ------
     TokenError
-        It is none, or one of another version.
+        It is none, one of another version, or not signed as the seal does it.
     """
     found = _TOKEN_TEXT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         length = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
         # Without the text: a token is a key to its tree, and anything could stand there.
         raise TokenError(f"this is no token: expected 'a{_VERSION}.' and 44 letters of base64, got {length}")
-    version, letters = found.groups()
+    version, letters, mac = found.groups()
     if version != _VERSION:
         raise TokenError(
             f"this token has version {version}, and this acker reads version {_VERSION}: use one release of acker where"
             " jobs are made and where they run"
         )
-    return Token(*_TOKEN.unpack(base64.urlsafe_b64decode(letters)))
+    token = Token(*_TOKEN.unpack(base64.urlsafe_b64decode(letters)))
+    if seal is None and mac is not None:
+        raise TokenError("this token is signed: give the replies secret=, the same as where it was made")
+    if seal is not None and not hmac.compare_digest(mac or "", _token_mac(token, seal)):
+        raise TokenError("this token is not signed with the secret= of these replies: somebody else has made it")
+    return token
 
 
 def write_report(report: Report) -> bytes:
