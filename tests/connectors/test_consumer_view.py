@@ -48,7 +48,7 @@ def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
         assert row["id"] == message.key and row["attempt"] == 1
         runs, *made = row["holders"]
         assert runs["component"] == "MainThread" and runs["line"].endswith(" in ask")  # where this test asks the page
-        assert made and all("test_consumer_view.py" in each["component"] for each in made)
+        assert made and all("test_consumer_view.py" in each["line"] for each in made)
         assert view["kind"] == "consumer" and view["state"] == "running" and view["timeout_ms"] == 300_000
         assert [node["name"] for node in view["graph"]["nodes"]][1] == "this process"
         assert view["graph"]["nodes"][1]["queue"] == 1
@@ -180,6 +180,25 @@ def test_a_pool_that_is_full_is_told_with_the_parts_that_wait_for_it(broker) -> 
     )
 
 
+def test_a_slow_consumer_names_the_line_where_most_calls_stand_and_how_long_they_take(broker) -> None:
+    broker.publish([b"one", b"two", b"three", b"four"])
+    ending, begun = threading.Event(), threading.Event()
+
+    def charge(order):
+        if order != b"one":
+            begun.set()
+            ending.wait()
+
+    with ThreadPoolExecutor(1) as pool, consumer_of(broker) as consumer:
+        for _, message in zip(range(4), consumer, strict=False):
+            message.submit(pool, charge, message.value)
+        begun.wait()
+        found = headline_of(consumer, "At its limit: the only thread of the pool is busy; most calls take ")
+        ending.set()
+    line = charge.__code__.co_firstlineno + 3
+    assert f"ms, at test_consumer_view.py:{line} in " in found["text"] and ".charge; 2 parts wait." in found["text"]
+
+
 def test_messages_that_wait_behind_the_limit_are_told(broker) -> None:
     broker.publish([b"one", b"two", b"three"])
     with consumer_of(broker, open_max=2) as consumer:
@@ -193,11 +212,20 @@ def test_a_message_that_nobody_works_for_is_told_to_be_forgotten(broker) -> None
     broker.publish([b"one"])
     kept = []
     with consumer_of(broker, timeout_secs=4) as consumer:
-        loop = threading.Thread(target=lambda: kept.extend(consumer))
+
+        def take():
+            kept.extend(consumer)
+
+        loop = threading.Thread(target=take)
         loop.start()
         found = headline_of(consumer, "1 message has been stuck")
+        later = headline_of(consumer, "1 message timed out")
     loop.join()
-    assert found["text"].endswith("s, and no call for it is known: is its ack forgotten?")
+    asked = ", and no call for it is known: is its ack forgotten?"
+    assert found["text"].endswith(f"s{asked}")
+    quoted = "\N{LEFT DOUBLE QUOTATION MARK}your code\N{RIGHT DOUBLE QUOTATION MARK}"
+    where = f"at {quoted}, test_consumer_view.py:{take.__code__.co_firstlineno + 1} in "
+    assert where in found["text"] and where in later["text"] and asked in later["text"]
 
 
 def test_the_drawing_of_a_consumer_speaks_of_messages(broker) -> None:

@@ -35,6 +35,7 @@ class Owner:
         self.jobs = None
         self.final_errors = FinalErrors()
         self.spans = None
+        self.steps = None
         self.is_stopping = False
         self.rows = []
         self.loud = 0

@@ -10,7 +10,7 @@ from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
 from acker.observe.failures import Failure, ReasonGroup
 from acker.observe.headline import Away, GivenUp, LastBatch, Limit, RunningJob, Situation, headline, stuck_ms
-from acker.observe.holders import Holder
+from acker.observe.holders import Forgotten, Holder, SeenHolders
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.timeout_advice import TooShort
@@ -20,7 +20,8 @@ HANGS = UserCall("packer_0", "orders/3", 90_000, "timed out", (Line("/src/pay.py
 JOB = RunningJob("micro-batch 3", 42_000, 1_200.0, "a task is in charge[2]")
 QUOTED = "\N{LEFT DOUBLE QUOTATION MARK}count\N{RIGHT DOUBLE QUOTATION MARK}"
 MAYBE = Holder("count", 4, "maybe")
-MINE = Holder("your code", None, "held", text="has it: 1 open part")
+MINE = Holder("your code", None, "held", text="took it, and has 1 open part", line="shop.py:12 in work")
+HELD = Holder("count", 4, "held", line="count.py:9 in Count.process")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +128,36 @@ MINE = Holder("your code", None, "held", text="has it: 1 open part")
             "2 messages are stuck; the oldest has been, held by no task that is known, for 1 s.",
         ),
         (
-            Situation("running", stuck=1, oldest_ms=42_000, noun="message", is_idle=True, holders=[MINE]),
+            Situation("running", stuck=1, oldest_ms=42_000, noun="message", holders=[MINE]),
             "bad",
-            "1 message has been stuck at “your code” for 42 s, and no call for it is known: is its ack forgotten?",
+            (
+                "1 message has been stuck at “your code”, shop.py:12 in work, for 42 s, and no call for it is known:"
+                " is its ack forgotten?"
+            ),
+        ),
+        (
+            Situation("running", stuck=5, stuck_from_ms=15_000, oldest_ms=42_000, younger=3, holders=[HELD]),
+            "bad",
+            (
+                "5 trees are stuck; the oldest has been at “count”, count.py:9 in Count.process, for 42 s, which"
+                " neither acked nor failed it: is its ack forgotten? 3 others are younger than 15 s."
+            ),
+        ),
+        (
+            Situation(
+                "running", stuck=1, oldest_ms=42_000, holders=[replace(HELD, how="maybe", task=n) for n in (4, 5)]
+            ),
+            "bad",
+            (
+                "1 tree has been stuck at “count”, count.py:9 in Count.process, for 42 s, which neither acked nor"
+                " failed it: is its ack forgotten?"
+            ),
+        ),
+        (
+            # As a batch, which keeps tuples by design.
+            Situation("running", stuck=1, oldest_ms=42_000, holders=[replace(HELD, line=None)]),
+            "bad",
+            "1 tree has been stuck at “count” for 42 s, which neither acked nor failed it.",
         ),
         (Situation("restarting", error="ValueError: no"), "bad", "Restarting after ValueError: no."),
         (Situation("draining", pending=2), "fair", "Stopping: 2 trees may still end."),
@@ -206,6 +234,14 @@ def test_dead_letters_are_told_with_the_most_frequent_reason_while_they_are_news
             "all 8 threads of the pool are busy; 120 parts wait. Give the pool more threads, or start another process.",
         ),
         (
+            Limit(8, 1_000, threads=8, waiting=120, call_ms=51.2, line="pay.py:31 in charge"),
+            "message",
+            (
+                "all 8 threads of the pool are busy; most calls take 51.2 ms, at pay.py:31 in charge; 120 parts wait."
+                " Give the pool more threads, or start another process."
+            ),
+        ),
+        (
             Limit(1_000, 1_000, waiting=990),
             "message",
             (
@@ -258,6 +294,48 @@ def test_what_has_stopped_says_so_and_then_what_went_wrong() -> None:
 def test_what_hangs_is_told_before_all_that_follows_from_it() -> None:
     facts = {"too_short": TooShort(20, 10.0, 5.0, 60, 40), "limit": Limit(3, 3), "failed": 4, "letters": GivenUp(2)}
     assert told(hung=[HANGS], stuck=4, oldest_ms=9_000, **facts)[1].startswith("packer_0 hangs")
+
+
+def ended(
+    root_id: int, kind: ReasonKind = ReasonKind.TIMED_OUT, component: str | None = None, **why: str | None
+) -> Failure:
+    return Failure(root_id, 0, "lines", 1, "a", Reason(kind, component, **why), 5, root_id)
+
+
+def test_an_ack_that_is_forgotten_stays_the_headline_while_trees_time_out_and_are_tried_again() -> None:
+    seen = SeenHolders()
+    for root_id in (1, 2):
+        seen.note(root_id, [HELD])
+    seen.note(3, [COUNT])
+    # That tree 4 was nowhere known says nothing.
+    facts = {"forgotten": Forgotten.of([ended(2), ended(1), ended(3), ended(4)], seen), "failed": 3}
+    facts["too_short"] = TooShort(3, 10.0, 4.0, 8, 1, "tree")
+    at = f"at {QUOTED}, count.py:9 in Count.process, which neither acked nor failed them: are their acks forgotten?"
+    assert told(**facts) == ("bad", f"2 trees timed out {at}")
+    young = " 2 others are younger than 2 s."
+    stuck = {"stuck": 1, "stuck_from_ms": 2_000, "younger": 2, "oldest_ms": 3_000, "holders": [HELD]}
+    assert told(**facts, **stuck) == ("bad", f"2 trees timed out and 1 is stuck {at}{young}")
+    # Calls whose messages timed out hang, and forget nothing.
+    assert told(**{**facts, "too_short": None}, busy=Busy(8, 6, 6, 8, 8))[1].startswith("8 of 8 threads are busy")
+
+
+def test_trees_that_time_out_elsewhere_are_not_told_to_be_forgotten() -> None:
+    seen = SeenHolders()
+    seen.note(1, [HELD])
+    seen.note(2, [MAYBE, Holder("split", 1, "maybe")])
+    assert Forgotten.of([ended(1), ended(2)], seen) is None
+    assert Forgotten.of([ended(1), ended(3, ReasonKind.FAILED, "pay")], seen) is None
+    assert Forgotten.of([], seen) is None
+
+
+def test_what_a_micro_batch_leaves_open_is_told_with_the_bolt_that_forgot_it() -> None:
+    why = {"exception": "open at the end of its micro-batch", "line": HELD.line}
+    found = Forgotten.of([ended(1, component="count", **why)], SeenHolders())
+    text = (
+        f"1 tree was open at the end of a micro-batch at {QUOTED}, count.py:9 in Count.process, which neither acked nor"
+        " failed it: is its ack forgotten?"
+    )
+    assert told(forgotten=found, failed=1, job=JOB, stuck=3, oldest_ms=9_000) == ("bad", text)
 
 
 def test_a_tree_is_stuck_after_half_of_the_timeout_unless_trees_always_take_long() -> None:

@@ -88,6 +88,15 @@ def test_back_pressure_is_shown_by_colour_sign_and_word(visit, source, server) -
     expect(page.locator("#drawing .edge.pressed")).to_have_count(0)
 
 
+def test_a_bolt_whose_time_is_told_later_is_at_work_and_not_idle(visit, source, server) -> None:
+    graph = {"nodes": [fake_node("a", "spout"), fake_node("b", busy=None)], "edges": [fake_edge("a", "b")]}
+    source.now = fake_view(graph=graph, tiles_hint="of the last ten seconds")
+    page = visit(server.url)
+    expect(page.locator("#drawing .node.bolt")).to_contain_text("at work")
+    expect(page.locator("#drawing .node.bolt")).not_to_have_class(re.compile("load-"))
+    expect(page.locator("#tiles-hint")).to_have_text("of the last ten seconds")
+
+
 def test_nothing_is_empty_without_need(visit, source, server) -> None:
     charts = [{**fake_view()["charts"][0], "key": f"chart {number}"} for number in range(4)]
     source.now = fake_view(charts=charts, tiles=[tile("Time to the ack", None, "ms", "99 of 100 are faster")])

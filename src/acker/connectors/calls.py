@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
+from types import CodeType
 from typing import Any, Final, Protocol, TypeVar
 
 from acker.connectors.attempts import Attempt
@@ -23,6 +24,8 @@ AttemptCall = tuple[Attempt, UserCall]
 _NS_PER_MS: Final = 1_000_000
 # How many calls are named.
 _NAMED_MAX: Final = 100
+# How many places where messages are taken are named.
+_PLACES_MAX: Final = 3
 # Trees that are over are looked through when so many more are known.
 _FORGET_EVERY: Final = 16
 _TIMED_OUT: Final = ReasonKind.TIMED_OUT
@@ -111,7 +114,8 @@ def unless_over(
         raise CancelledError(f"{tree.attempt.delivery.key}: the message is over")
     me = threading.get_ident()
     before = _working.get(me)
-    _working[me] = (tree, pool, monotonic_ns())
+    since_ns = monotonic_ns()
+    _working[me] = (tree, pool, since_ns)
     token = _tree.set(tree)
     try:
         if tree.span is not None:
@@ -123,6 +127,8 @@ def unless_over(
             del _working[me]
         else:
             _working[me] = before
+        if tree.owner.steps is not None:
+            tree.owner.steps.note(work, monotonic_ns() - since_ns)
 
 
 class Taker:
@@ -188,6 +194,18 @@ class RunningCalls:
         self._takers: dict[Any, Taker] = {}
         self._forget_takers_at = _FORGET_EVERY
         self._adding = threading.Lock()
+        # Where messages are taken: the lines of loops, and the handlers.
+        self._taken_at: dict[str, None] = {}
+
+    def note_place(self, made_in: tuple[CodeType, int] | str) -> None:
+        """Remember where code takes messages: an instruction of a loop, or a handler."""
+        if len(self._taken_at) < _PLACES_MAX:
+            self._taken_at[made_in if isinstance(made_in, str) else line_at(*made_in).short] = None
+
+    @property
+    def taken_at(self) -> str | None:
+        """Where messages are taken; None before anybody takes one."""
+        return " or ".join(self._taken_at.copy()) or None
 
     def taker(self, task: Any = None) -> Taker:
         """Return the taker that stands for this thread, or for a coroutine of it."""
@@ -302,6 +320,12 @@ class RunningCalls:
     def _trees(self, open_attempts: Iterable[Attempt]) -> list[WorkedOn]:
         trees = [attempt.tree for attempt in open_attempts] + self._over
         return [tree for tree in trees if tree is not None and tree.tasks]
+
+
+def line_at(code: CodeType, instruction: int) -> Line:
+    """Return the line of an instruction."""
+    lines = (number for first, last, number in code.co_lines() if first <= instruction < last and number is not None)
+    return Line(code.co_filename, next(lines, code.co_firstlineno), code.co_qualname)
 
 
 def _thread_name(number: int) -> str:

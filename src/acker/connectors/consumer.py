@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from acker.connectors.letters import DeadLetters
     from acker.connectors.order import KeyOf, KeyOrder, Pace
     from acker.connectors.reports import Reporter
+    from acker.connectors.steps import Steps
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -164,6 +165,9 @@ class Consumer(Generic[Value]):
     ...                 message.submit(pool, work, part)
     """
 
+    # How long calls take, once there is a page.
+    steps: Steps | None = None
+
     @overload
     def __init__(
         self: Consumer[bytes], source: Source, *, decode: None = None, **options: Unpack[_Options]
@@ -273,10 +277,12 @@ class Consumer(Generic[Value]):
     def _open_page(self, options: LivePage) -> LiveServer:
         # Without a page nothing of it is imported.
         from acker.connectors.consumer_view import ConsumerView
+        from acker.connectors.steps import Steps
         from acker.ui.opening import open_page
 
+        self.steps = Steps()
         arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs, self._calls)
-        self._view = ConsumerView(*arguments, lambda: self._io.away, values=options.values)
+        self._view = ConsumerView(*arguments, self.steps, lambda: self._io.away, values=options.values)
         return open_page(self._view, options)
 
     def _ensure_started(self) -> None:
@@ -350,6 +356,7 @@ class Consumer(Generic[Value]):
         return self._messages((frame.f_code, frame.f_lasti))
 
     def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message[Value]]:
+        self._calls.note_place(made_in)
         take, begin, taker, me = self._store.take, self._message, self._calls.taker(), threading.get_ident
         taker.loops += 1
         try:
@@ -377,6 +384,7 @@ class Consumer(Generic[Value]):
 
         from acker.connectors.async_messages import AsyncMessages
 
+        self._calls.note_place(made_in)
         current_task, taker_of = asyncio.current_task, self._calls.taker
 
         def begin(attempt: Attempt) -> Message[Value] | None:

@@ -15,6 +15,7 @@ from acker.connectors.handles import MessageTree, Row
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
+from acker.connectors.steps import Steps
 from acker.errors import exception_text
 from acker.observe.calls import Busy, UserCall, hangs
 from acker.observe.durations import format_duration
@@ -22,7 +23,17 @@ from acker.observe.failures import is_named, shortened, shown_id
 from acker.observe.headline import Away, GivenUp, Limit, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.rates import Reading, RecentFigures
-from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, chart, latency_chart, open_tree_row, reading, tile
+from acker.observe.readings import (
+    RECENT_HINT,
+    ROWS_MAX,
+    FailureRows,
+    call_rows,
+    chart,
+    latency_chart,
+    open_tree_row,
+    reading,
+    tile,
+)
 from acker.observe.reasons import ReasonKind
 from acker.observe.timeout_advice import TooShort
 from acker.ui.actions import log_level, set_log_level
@@ -57,6 +68,7 @@ class ConsumerView:
         Sends a row to the acker.
     timeout_secs : float
     calls : RunningCalls
+    steps : Steps
     away : callable
         Returns since when the source cannot be reached, as `IoThread.away`.
     values : bool
@@ -72,6 +84,7 @@ class ConsumerView:
         post: Callable[[Row], None],
         timeout_secs: float,
         calls: RunningCalls,
+        steps: Steps,
         away: Callable[[], tuple[float, str] | None],
         *,
         values: bool,
@@ -89,6 +102,7 @@ class ConsumerView:
         self._options = options
         self._post = post
         self._calls = calls
+        self._steps = steps
         self._away = away
         self._limited = 0
         self._timeout_ms = round(1000 * timeout_secs)
@@ -109,24 +123,26 @@ class ConsumerView:
         self._recent.take(self._reading(stats))
         attempts, now_ns = self._store.oldest(), time.monotonic_ns()
         calls = self._calls.of(attempts, now_ns)
+        self._steps.look(call for _, call in calls)
         rows = []
         for attempt, known in zip(attempts, describe_open(attempts[:ROWS_MAX]), strict=False):
-            holders = _holders_of(known, _of(attempt, calls))
+            holders = self._holders_of(known, _of(attempt, calls))
             if known.parts:  # Else it has just ended.
                 self._seen.note(attempt.message_id, holders)
             rows.append(self._row_of(attempt, known, holders))
-        old_ns = now_ns - 1_000_000 * stuck_ms(self._timeout_ms, stats.complete_latency)
-        stuck = sum(attempt.since_ns <= old_ns for attempt in attempts)
+        old_ms = stuck_ms(self._timeout_ms, stats.complete_latency)
+        stuck = sum(attempt.since_ns <= now_ns - 1_000_000 * old_ms for attempt in attempts)
         return reading(
             "consumer",
             self.name,
             stats.state,
-            headline(self._situation(stats, stuck, attempts, calls)),
+            headline(self._situation(stats, stuck, old_ms, attempts, calls)),
             uptime_secs=round(stats.uptime_secs, 3),
             restarts=stats.reconnects,
             timeout_ms=self._timeout_ms,
             totals={name: getattr(stats, name) for name in (*_COUNTS, "late", "pending", "oldest_age_ms")},
             tiles=self._tiles(stats),
+            tiles_hint=RECENT_HINT,
             graph=self._graph(stats),
             charts=self._charts(stats),
             calls=call_rows((call for _, call in calls), self._timeout_ms),
@@ -158,7 +174,12 @@ class ConsumerView:
         return {"over": len(over), "over_calls": [str(call) for call in over[:_HOLDERS_MAX]]}
 
     def _situation(
-        self, stats: ConsumerStats, stuck: int, attempts: list[Attempt], calls: Sequence[AttemptCall]
+        self,
+        stats: ConsumerStats,
+        stuck: int,
+        stuck_from_ms: int,
+        attempts: list[Attempt],
+        calls: Sequence[AttemptCall],
     ) -> Situation:
         error, oldest = self._store.error, describe_open(attempts[:1])
         busy, away = self._calls.busy(attempts), self._away()
@@ -174,10 +195,13 @@ class ConsumerView:
             lost=stats.failed + stats.timed_out,
             letters=GivenUp.of(stats.dead_letters, self._failures),
             error=None if error is None else exception_text(error).rstrip("."),
+            seen=self._seen,
+            timeout_ms=self._timeout_ms,
             stuck=stuck,
+            stuck_from_ms=stuck_from_ms,
+            younger=len(attempts) - stuck,
             oldest_ms=_age_ms(oldest[0]) if oldest else None,
-            holders=_holders_of(oldest[0], _of(attempts[0], calls)) if oldest else (),
-            is_idle=bool(oldest) and not oldest[0].jobs and not _of(attempts[0], calls),
+            holders=self._holders_of(oldest[0], _of(attempts[0], calls)) if oldest else (),
             busy=busy,
             longest=next((call for _, call in calls if call.over == ReasonKind.TIMED_OUT.value), None),
             pending=stats.pending,
@@ -199,7 +223,16 @@ class ConsumerView:
         elif 0 < busy.threads_max <= busy.threads and limit.waiting > 0:
             limit = limit._replace(threads=busy.threads, where="the handler")
         self._limited = self._limited + 1 if limit.is_full or limit.threads else 0
-        return limit if self._limited >= _LIMITED_READINGS else None
+        if self._limited < _LIMITED_READINGS:
+            return None
+        step = self._steps.slowest()
+        if step is None:
+            return limit
+        call_ms = step.call_ms
+        if call_ms is None and not limit.threads:
+            # Of loops and coroutines the time of each call is not known; their messages wait for nothing else.
+            call_ms = self._recent.latency("complete").quantile_ms(0.5)
+        return limit if call_ms is None else limit._replace(line=step.line, call_ms=call_ms)
 
     def _tiles(self, stats: ConsumerStats) -> list[dict[str, Any]]:
         p99 = self._recent.latency("complete").quantile_ms(0.99)
@@ -211,8 +244,8 @@ class ConsumerView:
             tile("Time to the ack", p99, "ms", "99 of 100 are faster"),
             tile("In this process", stats.pending, more=oldest),
             tile("Not acked", stats.failed + stats.timed_out, more=told or "none failed", is_bad=True),
-            tile("Dead letters", stats.dead_letters, more="given up", is_bad=True),
-            tile("Reconnects", stats.reconnects, more="to the broker", is_bad=True),
+            tile("Dead letters", stats.dead_letters, more="messages given up", is_bad=True),
+            tile("Reconnects", stats.reconnects, more="new connections to the broker", is_bad=True),
         ]
 
     def _graph(self, stats: ConsumerStats) -> dict[str, Any]:
@@ -259,12 +292,24 @@ class ConsumerView:
             holders=holders,
         )
 
+    def _holders_of(self, message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]:
+        """Return what holds a message: the calls that run for it, its open jobs, and where its open parts were made."""
+        holders = [*map(_holder_of, calls), *map(_holder_of_job, message.jobs)]
+        if message.behind:
+            holders.append(Holder(message.behind_text, None, "queue", text="in the order of their key"))
+        makers = dict.fromkeys(message.made_in)
+        holders += [Holder("your code", None, "held", text="made a part that is open", line=each) for each in makers]
+        if holders:
+            return holders[:_HOLDERS_MAX]
+        parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
+        return [Holder("your code", None, "held", text=f"took it, and has {parts}", line=self._calls.taken_at)]
+
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open messages, failures and dead letters of a key."""
         attempts = [each for each in self._store.oldest() if is_named(each.delivery.key, text)][:ROWS_MAX]
         calls = self._calls.of(attempts, time.monotonic_ns())
         rows = [
-            self._row_of(attempt, known, _holders_of(known, _of(attempt, calls)))
+            self._row_of(attempt, known, self._holders_of(known, _of(attempt, calls)))
             for attempt, known in zip(attempts, describe_open(attempts), strict=True)
         ]
         return [{"what": "open", **row} for row in rows] + self._failure_rows.find(text)
@@ -289,22 +334,9 @@ def _of(attempt: Attempt, calls: Sequence[AttemptCall]) -> list[UserCall]:
     return [call for each, call in calls if each is attempt]
 
 
-def _holders_of(message: OpenMessage, calls: Sequence[UserCall]) -> list[Holder]:
-    """Return what holds a message: the calls that run for it, its open jobs, and where its open parts were made."""
-    holders = [*map(_holder_of, calls), *map(_holder_of_job, message.jobs)]
-    if message.behind:
-        holders.append(Holder(message.behind_text, None, "held", text="in the order of their key"))
-    makers = dict.fromkeys(message.made_in)
-    holders += [Holder(maker, None, "held", text="made a part that is open") for maker in makers]
-    if holders:
-        return holders[:_HOLDERS_MAX]
-    parts = "1 open part" if message.parts == 1 else f"{message.parts:,} open parts"
-    return [Holder("your code", None, "held", text=f"has it: {parts}")]
-
-
 def _holder_of_job(job: OpenJob) -> Holder:
     maker = f", made by {job.made_by}" if job.made_by else ""
-    return Holder(job.name, None, "held", round(1000 * job.age_secs), f"is a job in another process{maker}")
+    return Holder(job.name, None, "queue", round(1000 * job.age_secs), f"is a job in another process{maker}")
 
 
 def _holder_of(call: UserCall) -> Holder:

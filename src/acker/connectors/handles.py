@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protoco
 
 from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt, log_fields
-from acker.connectors.calls import WorkedOn, enter_tree, leave_tree, unless_over
+from acker.connectors.calls import WorkedOn, enter_tree, leave_tree, line_at, unless_over
 from acker.connectors.options import FinalErrors, check_secs
 from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from acker.connectors.jobs import Jobs
+    from acker.connectors.steps import Steps
     from acker.connectors.tracing import Spans
     from acker.remote.jobs import Part
     from acker.remote.ledger import OpenJob
@@ -82,6 +83,7 @@ class Owner(Protocol):
     jobs: Jobs | None
     final_errors: FinalErrors
     spans: Spans | None
+    steps: Steps | None
 
     @property
     def is_stopping(self) -> bool:
@@ -859,12 +861,8 @@ def line_text(made_in: tuple[CodeType, int] | str) -> str:
     """Return the file and the line of an instruction as text, or a stack as it is."""
     if isinstance(made_in, str):
         return made_in
-    code, instruction = made_in
-    line = code.co_firstlineno
-    for first, last, number in code.co_lines():
-        if first <= instruction < last and number is not None:
-            line = number
-    return f"{code.co_filename}:{line}"
+    line = line_at(*made_in)
+    return f"{line.file}:{line.line}"
 
 
 def stack_of(frame: FrameType) -> str:

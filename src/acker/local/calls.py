@@ -29,8 +29,11 @@ def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[i
             collectors = [task.collector for task in executor.tasks]
             inputs: dict[int, tuple[Tuple, ...]] = {each.task: getattr(each, "inputs", ()) for each in collectors}
             for each in [each for each in collectors if inputs[each.task]] or collectors:
-                what = _tuple_of(inputs[each.task][0]) if inputs[each.task] else _method(stack)
-                found[each.task] = UserCall(f"{each.component}[{each.task}]", what, for_ms, stack=stack)
+                first = next(iter(inputs[each.task]), None)
+                what = _method(stack) if first is None else _tuple_of(first)
+                root_id = None if first is None else _root_of(first)
+                who = f"{each.component}[{each.task}]"
+                found[each.task] = UserCall(who, what, for_ms, stack=stack, root_id=root_id)
         if isinstance(executor, AsyncBoltExecutor):
             found |= _coroutines(executor, now_ns)
     return found
@@ -55,12 +58,17 @@ def _coroutines(executor: AsyncBoltExecutor, now_ns: int) -> dict[int, UserCall]
         who = task.collector
         if who.task not in found:
             for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of_coroutine(coroutine.get_coro())
-            found[who.task] = UserCall(f"{who.component}[{who.task}]", _tuple_of(tup), for_ms, stack=stack)
+            name = f"{who.component}[{who.task}]"
+            found[who.task] = UserCall(name, _tuple_of(tup), for_ms, stack=stack, root_id=_root_of(tup))
     return found
 
 
 def _tuple_of(tup: Tuple) -> str:
     return f"a tuple of {tup.component}"
+
+
+def _root_of(tup: Tuple) -> int | None:
+    return next(iter(tup._ids or ()), None)
 
 
 def _method(stack: tuple[Line, ...]) -> str | None:

@@ -61,6 +61,8 @@ class UserCall:
         Without the frames that led to user code; the line where it stands is the last one. Empty if it has just ended.
     usual_ms : float or None
         The median of earlier calls, where the code that runs it knows more of them than the runtime.
+    root_id : int or None
+        Of a tuple that it works for, if its message is to be found.
     """
 
     who: str
@@ -69,6 +71,7 @@ class UserCall:
     over: str | None = None
     stack: tuple[Line, ...] = ()
     usual_ms: float | None = None
+    root_id: int | None = None
 
     @property
     def line(self) -> Line | None:

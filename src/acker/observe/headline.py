@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from acker.observe.calls import Busy, UserCall
 from acker.observe.durations import format_duration, format_latency, format_rate
 from acker.observe.failures import FailureLog, ReasonGroup, ReasonGroups
-from acker.observe.holders import Holder
+from acker.observe.holders import Forgotten, Holder, SeenHolders, keeper_of
 from acker.observe.latencies import Histogram
 from acker.observe.rates import RecentFigures
 from acker.observe.timeout_advice import TooShort
@@ -62,6 +62,8 @@ class Limit(NamedTuple):
         How long one of its calls usually takes.
     threads : int
         Of a pool: how many there are, and all of them are busy.
+    line : str or None
+        Where most of its calls stand, if they are many.
     mend : str or None
         What to do, if it is not to give it more tasks or threads.
     """
@@ -73,6 +75,7 @@ class Limit(NamedTuple):
     waiting: int = 0
     call_ms: float | None = None
     threads: int = 0
+    line: str | None = None
     mend: str | None = None
 
     @property
@@ -146,12 +149,16 @@ class Situation(NamedTuple):
         The exception that stopped it, or because of which it restarts.
     stuck : int
         How many trees are open for longer than half the timeout.
+    stuck_from_ms : int
+        From which age on they count as stuck.
+    younger : int
+        How many others are open.
     oldest_ms : int or None
         The age of the oldest open tree.
     holders : sequence of Holder
         Those of the oldest tree.
-    is_idle : bool
-        Whether the oldest tree is in no call and no job, as far as is known.
+    forgotten : Forgotten or None
+        The trees that ended lately because nobody acked them, if most have ended so.
     pending : int
     acked_a_second, p99_ms : float or None
         Lately.
@@ -189,9 +196,11 @@ class Situation(NamedTuple):
     paused: bool = False
     error: str | None = None
     stuck: int = 0
+    stuck_from_ms: int = 0
+    younger: int = 0
     oldest_ms: int | None = None
     holders: Sequence[Holder] = ()
-    is_idle: bool = False
+    forgotten: Forgotten | None = None
     pending: int = 0
     acked_a_second: float | None = None
     p99_ms: float | None = None
@@ -214,7 +223,16 @@ class Situation(NamedTuple):
     idle: str | None = None
 
     @classmethod
-    def of_last_seconds(cls, state: str, recent: RecentFigures, log: FailureLog, **more: Any) -> Situation:
+    def of_last_seconds(
+        cls,
+        state: str,
+        recent: RecentFigures,
+        log: FailureLog,
+        *,
+        seen: SeenHolders | None = None,
+        timeout_ms: int = 0,
+        **more: Any,
+    ) -> Situation:
         """Return a situation with the figures of the last seconds.
 
         Parameters
@@ -223,6 +241,10 @@ class Situation(NamedTuple):
         recent : RecentFigures
             With the counts "acked" and "not acked", and the latencies "complete".
         log : FailureLog
+        seen : SeenHolders, optional
+            Knows where trees were that have timed out. How many were forgotten is told for a whole timeout, until
+            those that are tried again are stuck, so that it stays the headline.
+        timeout_ms : int
         **more
             The other fields.
         """
@@ -230,8 +252,12 @@ class Situation(NamedTuple):
         since_ms = time.time_ns() // 1_000_000 - _LATELY_MS
         kept = log.failures_since(since_ms) if lately else []
         reasons = ReasonGroups(reversed(kept)) if lately else log.reasons
+        forgotten = None
+        if lately and seen is not None:
+            forgotten = Forgotten.of(log.failures_since(since_ms - max(0, timeout_ms - _LATELY_MS)), seen)
         return cls(
             state,
+            forgotten=forgotten,
             looked_at=len(kept),
             acked_a_second=recent.rate("acked"),
             p99_ms=recent.latency("complete").quantile_ms(0.99),
@@ -325,23 +351,49 @@ def _too_short(now: Situation) -> tuple[str, str] | None:
     return None if now.too_short is None or not now.too_short.is_true else ("bad", f"{now.too_short}.")
 
 
+def _forgotten(now: Situation) -> tuple[str, str] | None:
+    """Tell of trees that end without an ack since code keeps their tuples, and of those that will end so."""
+    if now.forgotten is None or (now.busy is not None and now.busy.timed_out):
+        return None
+    if now.too_short is not None and now.too_short.call_ms is not None:  # what they take is the cause
+        return None
+    times, keeper, in_batch = now.forgotten
+    ended = "timed out"
+    if in_batch:
+        ended = f"{'was' if times == 1 else 'were'} open at the end of a micro-batch"
+    elif now.stuck:
+        ended += f" and {now.stuck:,} {'is' if now.stuck == 1 else 'are'} stuck"
+    stood = _where([keeper]).rstrip(",")
+    return "bad", f"{_count(now, times)} {ended}{stood}{_kept(now, [keeper], times)}{'' if in_batch else _younger(now)}"
+
+
 def _stuck(now: Situation) -> tuple[str, str] | None:
     # On Spark no tree has a timeout, and all that are in a job end with it.
     if not now.stuck or now.oldest_ms is None or now.job is not None:
         return None
-    where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now)}"
+    where, since = _where(now.holders), f"{_whole(now.oldest_ms)}{_kept(now, now.holders)}{_younger(now)}"
     if now.stuck == 1:
         return "bad", f"1 {now.noun} has been stuck{where} for {since}"
     return "bad", f"{_count(now, now.stuck)} are stuck; the oldest has been{where} for {since}"
 
 
-def _kept(now: Situation) -> str:
+def _kept(now: Situation, holders: Sequence[Holder], count: int = 1) -> str:
     """Return the end of the sentence: that a task has a tree's tuple and does nothing with it, if that is sure."""
-    if now.is_idle:
-        return ", and no call for it is known: is its ack forgotten?"
-    holders = now.holders
+    if keeper_of(holders) is not None:
+        it, question = ("it", "is its ack forgotten?") if count == 1 else ("them", "are their acks forgotten?")
+        is_message = now.noun == "message"
+        known = f"and no call for {it} is known" if is_message else f"which neither acked nor failed {it}"
+        return f", {known}: {question}"
     is_kept = bool(holders) and all(each.how == "held" and each.text is None for each in holders)
     return ", which neither acked nor failed it." if is_kept and len({each.component for each in holders}) == 1 else "."
+
+
+def _younger(now: Situation) -> str:
+    """Return why others that are open do not count as stuck."""
+    if not (now.stuck and now.younger):
+        return ""
+    others = "1 other is" if now.younger == 1 else f"{now.younger:,} others are"
+    return f" {others} younger than {_whole(now.stuck_from_ms)}."
 
 
 def _job(now: Situation) -> tuple[str, str] | None:
@@ -361,11 +413,12 @@ def _where(holders: Sequence[Holder]) -> str:
     quoted = ", ".join(map(_quoted, names[:3]))
     if len(names) > 3:
         quoted = f"{quoted} and {len(names) - 3} more"
-    line = next((each.line for each in sure if each.line is not None), None)
+    # If all that may hold it are tasks of one component, that is where it is.
+    is_sure = bool(sure) or len(names) == 1
+    line = next((each.line for each in sure or holders if is_sure and each.line is not None), None)
     if line is not None:
         quoted = f"{quoted}, {line},"
-    # If all that may hold it are tasks of one component, that is where it is.
-    return f" at {quoted}" if sure or len(names) == 1 else f", maybe at {quoted},"
+    return f" at {quoted}" if is_sure else f", maybe at {quoted},"
 
 
 def _failing(now: Situation) -> tuple[str, str] | None:
@@ -422,6 +475,8 @@ def _limit(now: Situation) -> tuple[str, str] | None:
         busy = "" if limit.busy is None else f", busy {100 * limit.busy:.0f} % of its time"
         call = "" if limit.call_ms is None else f" with calls of {format_latency(limit.call_ms)}"
         told.append(f"{_quoted(limit.where)} is the slowest{busy}{call}")
+    if limit.line is not None and limit.call_ms is not None:
+        told.append(f"most calls take {format_latency(limit.call_ms)}, at {limit.line}")
     if limit.waiting:
         if limit.threads:
             what = "part" if limit.where is None else now.noun
@@ -475,6 +530,7 @@ _RULES: Final[tuple[Callable[[Situation], tuple[str, str] | None], ...]] = (
     _away,
     _hung,
     _phase,
+    _forgotten,
     _too_short,
     _still_runs,
     _stuck,

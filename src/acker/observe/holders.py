@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
+
+from acker.observe.failures import Failure
+from acker.observe.reasons import ReasonKind
 
 # Of how many trees the last holders are remembered.
 _SEEN_MAX: Final = 1_000
@@ -30,7 +34,8 @@ class Holder:
     text : str or None
         Words for the page in place of `how`.
     line : str or None
-        The line where its call stands now, if one runs.
+        The line where its call stands now, if one runs; of a tuple that is held, the line where the code begins that
+        has received it, unless that keeps tuples by design, as batches and windows do.
     """
 
     component: str
@@ -39,6 +44,49 @@ class Holder:
     for_ms: int | None = None
     text: str | None = None
     line: str | None = None
+
+
+def keeper_of(holders: Sequence[Holder]) -> Holder | None:
+    """Return what has received a tree's tuple and does nothing with it any more: its ack may be forgotten.
+
+    None where a call works for the tree, where it waits for something else, and where that code is not known.
+    """
+    sure = [each for each in holders if each.how != "maybe"] or holders
+    is_kept = all(each.how in ("held", "maybe") and each.line is not None for each in sure)
+    return sure[0] if sure and is_kept and len({each.component for each in sure}) == 1 else None
+
+
+class Forgotten(NamedTuple):
+    """Trees that have ended without an ack lately because their tuples were kept.
+
+    Attributes
+    ----------
+    times : int
+    keeper : Holder
+        What had the tuple of the last one.
+    in_batch : bool
+        Whether they ended with their micro-batch, and not by a timeout.
+    """
+
+    times: int
+    keeper: Holder
+    in_batch: bool = False
+
+    @classmethod
+    def of(cls, failures: Iterable[Failure], seen: SeenHolders) -> Forgotten | None:
+        """Return those among failures, which come the newest first; None if most of these have other reasons."""
+        found: list[tuple[Holder, bool]] = []
+        others = 0
+        for each in failures:
+            reason, holders = each.reason, seen.of(each.root_id)
+            if in_batch := reason.component is not None:  # as on Spark, where nothing else ends such a tree
+                holders = [Holder(reason.component or "", reason.task, "held", line=reason.line)]
+            keeper = keeper_of(holders) if reason.kind is ReasonKind.TIMED_OUT else None
+            if keeper is not None:
+                found.append((keeper, in_batch))
+            elif holders or reason.kind is not ReasonKind.TIMED_OUT:
+                others += 1
+        return cls(len(found), *found[0]) if len(found) > others else None
 
 
 class SeenHolders:

@@ -14,8 +14,10 @@ from acker.observe.stats import ComponentStats
 
 # How many rows of each list are sent.
 ROWS_MAX: Final = 50
+# Below the tiles of whatever has `RecentFigures`.
+RECENT_HINT: Final = "Counts are since the start; rates, times and shares are those of the last ten seconds."
 _REASONS_MAX: Final = 5
-# How many calls are sent, and from when on they run long, or from half of the timeout on.
+# How many calls are sent, and from when on they run long, or from half of the timeout on if that is sooner.
 _CALLS_MAX: Final = 20
 _LONG_MS: Final = 5_000
 
@@ -42,6 +44,7 @@ def reading(kind: str, name: str, state: str, headline: Mapping[str, Any], **par
         "restarts": 0,
         "timeout_ms": None,
         "graph": {"nodes": [], "edges": []},
+        "tiles_hint": "",
         "charts": [],
         "calls": [],
         "open_trees": None,
@@ -93,10 +96,15 @@ def open_tree_row(
     }
 
 
+def long_ms(timeout_ms: int) -> int:
+    """Return from when on a call runs long."""
+    return min(_LONG_MS, timeout_ms // 2)
+
+
 def call_rows(calls: Iterable[UserCall], timeout_ms: int) -> list[dict[str, Any]]:
     """Return calls of user code that run long as values for JSON, the longest first, with their stacks."""
-    from_ms = min(_LONG_MS, timeout_ms // 2)
-    longest = sorted((call for call in calls if call.for_ms >= from_ms), key=lambda call: -call.for_ms)
+    least_ms = long_ms(timeout_ms)
+    longest = sorted((call for call in calls if call.for_ms >= least_ms), key=lambda call: -call.for_ms)
     return [
         {
             "who": call.who,

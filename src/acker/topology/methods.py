@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from acker.errors import TopologyError
+from acker.observe.calls import Line, has_user_code
 
 # A runtime awaits these methods, and no others.
 MAY_BE_ASYNC: Final = ("process", "next_tuple", "ack", "fail", "keep_alive")
@@ -87,6 +88,18 @@ def unrunnable_method(component: type[object]) -> str | None:
 def has_async(component: type[object], *methods: str) -> bool:
     """Return whether one of these methods of a component is a coroutine function."""
     return any(inspect.iscoroutinefunction(_as_written(component, method)) for method in methods)
+
+
+def line_of_work(component: type[object]) -> str | None:
+    """Return the line where the method begins that gets the tuples of a bolt, without the folder.
+
+    None where that method is not the user's own, as of batches and windows, which keep tuples by design.
+    """
+    name = "process_rows" if hasattr(component, "process_rows") else "process"
+    method: Any = _as_written(component, name)
+    code = None if method is None else getattr(inspect.unwrap(method), "__code__", None)
+    line = None if code is None else Line(code.co_filename, code.co_firstlineno, code.co_qualname)
+    return line.short if line is not None and has_user_code([line]) else None
 
 
 def _as_written(component: type[object], name: str) -> object:

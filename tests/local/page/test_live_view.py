@@ -14,6 +14,7 @@ import pytest
 
 from acker.local import LocalRuntime
 from acker.local.page.live_view import RuntimeView
+from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder, SeenHolders
 from acker.observe.readings import ROWS_MAX
 from acker.testing import ManualClock, Scheduler
@@ -22,7 +23,6 @@ from acker.ui import LivePage
 from acker.ui.source import ActionError
 
 TIMEOUT_SECS = 60
-KEPT = ", which neither acked nor failed it"
 
 
 class Lines(ReliableSpout):
@@ -64,6 +64,14 @@ class Bill(Bolt):
     def process(self, tup):
         if "lost" not in tup.line:
             self.ack(tup)
+
+
+BILL = f"test_live_view.py:{Bill.process.__code__.co_firstlineno} in Bill.process"
+FORGOTTEN = (
+    f"1 tree has been stuck at \N{LEFT DOUBLE QUOTATION MARK}bill\N{RIGHT DOUBLE QUOTATION MARK}, {BILL}, for 42 s,"
+    " which neither acked nor failed it: is its ack forgotten?"
+)
+HELD = [{"component": "bill", "task": 3, "how": "held", "for_ms": None, "line": BILL}]
 
 
 class Shop(Topology):
@@ -148,10 +156,10 @@ def test_a_stuck_tree_is_found_and_its_holder_named(watch) -> None:
     assert watched.view()["headline"]["tone"] != "bad"
     watched.scheduler.advance(42)
     view = watched.view()
-    assert view["headline"] == {"tone": "bad", "text": f"1 tree has been stuck at “bill” for 42 s{KEPT}."}
+    assert view["headline"] == {"tone": "bad", "text": FORGOTTEN}
     (row,) = view["open_trees"]["rows"]
     assert (row["id"], row["attempt"], row["age_ms"]) == ("lost order", 1, 42_000)
-    assert row["holders"] == [{"component": "bill", "task": 3, "how": "held", "for_ms": None}]
+    assert row["holders"] == HELD
     assert view["open_trees"]["stuck"] == view["open_trees"]["total"] == 1
 
 
@@ -162,20 +170,30 @@ def test_a_bolt_that_has_failed_its_tuple_holds_nothing(watch, monkeypatch) -> N
     monkeypatch.setattr(Check, "look", lambda: seen.append(watched.view()["headline"]["text"]))
     next(watched.runtime.lifecycle.executors.spout_tasks()).spout.rest.append("look")
     watched.scheduler.settle()
-    assert seen == [f"1 tree has been stuck at “bill” for 42 s{KEPT}."]
+    assert seen == [f"{FORGOTTEN} 1 other is younger than 30 s."]
+
+
+def test_a_forgotten_ack_stays_the_headline_while_its_tree_times_out_and_is_tried_again(watch) -> None:
+    watched = watch(["a", "b", "lost"])
+    heads = []
+    for _ in range(3 * TIMEOUT_SECS):
+        watched.scheduler.advance(1)
+        heads.append(watched.view()["headline"]["text"])
+    from_half = heads[TIMEOUT_SECS // 2 :]
+    assert [text for text in from_half if BILL not in text or not text.endswith(" forgotten?")] == []
+    assert any("1 tree timed out and 1 is stuck at " in text for text in from_half)
 
 
 def test_a_tree_that_timed_out_names_who_held_it(watch) -> None:
     watched = watch(["lost"])
-    bill = [{"component": "bill", "task": 3, "how": "held", "for_ms": None}]
     watched.scheduler.advance(TIMEOUT_SECS / 2)
-    assert watched.view()["open_trees"]["rows"][0]["holders"] == bill
+    assert watched.view()["open_trees"]["rows"][0]["holders"] == HELD
     watched.scheduler.advance(4 * TIMEOUT_SECS)
     view = watched.view()
     assert [(row["kind"], row["attempt"]) for row in view["failures"]["rows"]] == [("timed out", 2), ("timed out", 1)]
-    assert [row["held_by"] for row in view["failures"]["rows"]] == [[], bill], "of attempt 2 there was no reading"
+    assert [row["held_by"] for row in view["failures"]["rows"]] == [[], HELD], "of attempt 2 there was no reading"
     assert view["dead_letters"]["rows"][0]["held_by"] == []
-    assert [each["held_by"] for each in watched.source.find("lost")] == [[], bill, []]
+    assert [each["held_by"] for each in watched.source.find("lost")] == [[], HELD, []]
 
 
 def test_the_holders_of_few_trees_are_remembered() -> None:
@@ -280,7 +298,7 @@ def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_o
     view = hang.view()
     assert view["headline"] == {
         "tone": "bad",
-        "text": f"bill[3] hangs: it has been in one call with a tuple of check {where} for 6 s.",
+        "text": f"bill[3] hangs: it has been in one call with a tuple of check (message hang) {where} for 6 s.",
     }
     (holder,) = view["open_trees"]["rows"][0]["holders"]
     assert (holder["how"], holder["for_ms"], f"at {holder['line']}") == ("process", 6_000, where)
@@ -289,7 +307,7 @@ def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_o
     assert view["totals"]["timed_out"] == 2 and not view["open_trees"]["rows"]
     assert view["headline"] == {
         "tone": "bad",
-        "text": f"bill[3] hangs: it has been in one call with a tuple of check {where} for 4 min 6 s.",
+        "text": f"bill[3] hangs: it has been in one call with a tuple of check (message hang) {where} for 4 min 6 s.",
     }
 
 
@@ -362,7 +380,7 @@ def test_a_batch_that_takes_longer_than_to_gather_it_does_not_hang(monkeypatch) 
         scheduler.stop(0)
     assert seen[:2] == [
         "Running: 2 trees pending, none was acked in the last seconds.",
-        "batches[2] hangs: it has been in one call with a tuple of lines for 31 s.",
+        "batches[2] hangs: it has been in one call with a tuple of lines (message a) for 31 s.",
     ]
 
 
@@ -433,6 +451,16 @@ def test_a_bolt_whose_calls_take_longer_than_the_timeout_is_named(watch, monkeyp
         seen.append(watched.view()["headline"])
     assert seen[-1]["tone"] == "bad"
     assert "timed out in" in seen[-1]["text"] and ": the calls of bill take 2 min" in seen[-1]["text"]
+
+
+def test_bolts_whose_micro_batch_runs_are_busy_or_not_known_and_not_idle(hang, monkeypatch) -> None:
+    job = RunningJob("micro-batch 0", 2_000)
+    monkeypatch.setattr(hang.runtime, "find_job", lambda now_ns: job)
+    hang.scheduler.advance(6)
+    busy = {node["name"]: node["busy"] for node in hang.view()["graph"]["nodes"]}
+    assert (busy["check"], busy["bill"]) == (None, 1.0)
+    job = job._replace(for_ms=5)
+    assert [node["busy"] for node in hang.view()["graph"]["nodes"] if node["name"] == "check"] == [0.0]
 
 
 def test_a_source_that_cannot_be_reached_is_the_headline(watch, monkeypatch) -> None:

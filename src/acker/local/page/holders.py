@@ -16,6 +16,7 @@ from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall
 from acker.observe.holders import Holder, How
+from acker.topology.methods import line_of_work
 from acker.topology.tuple_batch import rows_of
 from acker.topology.tuples import Tuple
 
@@ -64,7 +65,7 @@ def find_holders(
                 fresh = [tup for tup in tuples if tup._owner is None]
                 note(fresh, Holder(collector.component, collector.task, "queue"))
                 kept = [tup for tup in tuples if tup._owner is collector and tup not in _inputs(collector)]
-                note(kept, Holder(collector.component, collector.task, "held"))
+                note(kept, Holder(collector.component, collector.task, "held", line=line_of_work(type(task.bolt))))
     find_outcomes(executors, found, calls, now_ns)
     _guess(executors, found)
     return found
@@ -110,7 +111,10 @@ def _guess(executors: ExecutorSet, found: Mapping[int, list[Holder]]) -> None:
         (executor, task) for executor in executors.bolts for task in executor.tasks if _held_count(executor, task) > 0
     ]
     how: How = "held" if len(keepers) == 1 else "maybe"
-    named = [Holder(task.collector.component, task.collector.task, how) for _, task in keepers[:_NAMED_MAX]]
+    named = [
+        Holder(task.collector.component, task.collector.task, how, line=line_of_work(type(task.bolt)))
+        for _, task in keepers[:_NAMED_MAX]
+    ]
     for holders in missing:
         holders.extend(named)
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from acker.errors import exception_text
 from acker.local.calls import stacks_of
 from acker.local.page.actions import Observed, RuntimeActions
 from acker.local.page.components_view import ComponentsView
-from acker.local.page.open_trees import UnfinishedTree, count_older, find_trees, oldest_trees
+from acker.local.page.open_trees import OLD_MAX, MessageNames, UnfinishedTree, count_older, find_trees, oldest_trees
 from acker.local.tracing import Sampler
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall, hangs
 from acker.observe.failures import FailureLog, shown_id
-from acker.observe.headline import Away, GivenUp, Situation, headline, stuck_ms
+from acker.observe.headline import Away, GivenUp, RunningJob, Situation, headline, stuck_ms
 from acker.observe.holders import Holder, SeenHolders
-from acker.observe.readings import ROWS_MAX, FailureRows, call_rows, open_tree_row, reading
+from acker.observe.readings import RECENT_HINT, ROWS_MAX, FailureRows, call_rows, long_ms, open_tree_row, reading
 from acker.observe.stats import RuntimeStats
 from acker.observe.timeout_advice import TooShort
 from acker.topology.bolt import BatchingBolt
+from acker.topology.methods import line_of_work
 from acker.topology.windowed import WindowedBolt
 from acker.ui.actions import log_level
 from acker.ui.flames import Flames, Stack
@@ -69,6 +71,7 @@ class RuntimeView:
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_MAX)
         self._seen_state, self._seen_stalls = "", 0
         self._seen_holders = SeenHolders()
+        self._messages = MessageNames(lambda: runtime.lifecycle.executors)
         self._failure_rows = FailureRows(failures, values=values, seen=self._seen_holders)
         self._flames = Flames(self._stacks_of, self._sampled, self._not_sampled)
         by_name = RuntimeActions(runtime, failures).by_name
@@ -92,7 +95,9 @@ class RuntimeView:
         parts = self._components.read(stats, executors, now_ns)
         trees = [] if executors is None else oldest_trees(executors, ROWS_MAX)
         old = {tree.root_id for tree in trees if now_ns - tree.emitted_ns >= _LOOK_MS * _NS_PER_MS}
-        calls = {} if executors is None else self._runtime.find_calls(executors, now_ns)
+        calls = {} if executors is None else self._named(self._runtime.find_calls(executors, now_ns))
+        job = self._runtime.find_job(now_ns)
+        self._mark_busy(parts["graph"]["nodes"], calls, job)
         rows = self._rows_of(executors, trees, calls, now_ns, old)
         for row, holders in rows:
             if holders and row["root_id"] is not None:
@@ -101,7 +106,8 @@ class RuntimeView:
         old_ms = stuck_ms(self._timeout_ms, self._components.recent.all_latencies("complete"))
         stuck = 0 if executors is None else count_older(executors, now_ns - old_ms * _NS_PER_MS)
         self._note_events(stats)
-        situation = self._situation(stats, totals, stuck, rows[0] if rows else None)._replace(
+        situation = self._situation(stats, totals, stuck, old_ms, rows[0] if rows else None)._replace(
+            job=job,
             hung=self._hung(stats, calls),
             away=self._away(executors),
             limit=self._components.limit(parts["graph"]["nodes"], executors),
@@ -115,6 +121,7 @@ class RuntimeView:
             paused=lifecycle.is_paused,
             uptime_secs=round(stats.uptime_secs, 3),
             restarts=stats.restarts,
+            tiles_hint=RECENT_HINT,
             timeout_ms=self._timeout_ms,
             calls=call_rows(calls.values(), self._timeout_ms),
             open_trees={"total": totals["pending"], "stuck": stuck, "rows": [row for row, _ in rows]},
@@ -133,6 +140,7 @@ class RuntimeView:
         stats: RuntimeStats,
         totals: Mapping[str, Any],
         stuck: int,
+        stuck_from_ms: int,
         oldest: tuple[dict[str, Any], list[Holder]] | None,
     ) -> Situation:
         lifecycle = self._runtime.lifecycle
@@ -143,14 +151,29 @@ class RuntimeView:
             self._failures,
             paused=lifecycle.is_paused,
             error=None if error is None else exception_text(error).rstrip("."),
+            seen=self._seen_holders,
+            timeout_ms=self._timeout_ms,
             stuck=stuck,
+            stuck_from_ms=stuck_from_ms,
+            # Beyond that many it is not known how many are stuck.
+            younger=max(0, totals["pending"] - stuck) if stuck < OLD_MAX else 0,
             oldest_ms=None if oldest is None else oldest[0]["age_ms"],
             holders=() if oldest is None else oldest[1],
             pending=totals["pending"],
             lost=sum(totals[name] for name in ("failed", "timed_out", "rejected")),
             letters=GivenUp.of(totals["dead_letters"], self._failures),
-            job=self._runtime.find_job(self._runtime.clock.now_ns()),
         )
+
+    def _mark_busy(
+        self, nodes: Iterable[dict[str, Any]], calls: Mapping[int, UserCall], job: RunningJob | None
+    ) -> None:
+        """Mark the bolts of a micro-batch that runs, which tell their figures at its end: busy, or not known."""
+        if job is None or job.for_ms < _LOOK_MS:
+            return
+        in_calls = {self._runtime.graph.component_of(task) for task in calls}
+        for node in nodes:
+            if node["kind"] == "bolt" and not node.get("busy"):
+                node["busy"] = 1.0 if node["name"] in in_calls else None
 
     @staticmethod
     def _away(executors: ExecutorSet | None) -> Away | None:
@@ -175,6 +198,15 @@ class RuntimeView:
         if call_ms > self._timeout_ms:
             return found._replace(where=where, call_ms=call_ms)
         return found if acked else None
+
+    def _named(self, calls: Mapping[int, UserCall]) -> dict[int, UserCall]:
+        """Return calls with the messages of those that run long."""
+        least_ms = long_ms(self._timeout_ms)
+        return {task: self._with_message(call) if call.for_ms >= least_ms else call for task, call in calls.items()}
+
+    def _with_message(self, call: UserCall) -> UserCall:
+        message = None if call.root_id is None else self._messages.of(call.root_id)
+        return call if message is None else replace(call, what=f"{call.what} ({message})")
 
     def _hung(self, stats: RuntimeStats, calls: Mapping[int, UserCall]) -> list[UserCall]:
         """Return the calls that hang, the longest first."""
@@ -217,7 +249,7 @@ class RuntimeView:
         if held:  # A trace knows every edge; what was found in the executors says more of how it is held.
             known = {(each.component, each.task): each for each in holders}
             tasks = dict.fromkeys((each.component, each.task) for each in held)
-            holders = [known.get((name, task), Holder(name, task, "held")) for name, task in tasks]
+            holders = [known.get(each) or self._keeper(*each) for each in tasks]
         row = open_tree_row(
             shown=shown_id(tree.tup_id),
             root_id=tree.root_id,
@@ -233,6 +265,9 @@ class RuntimeView:
             ],
         )
         return row, holders
+
+    def _keeper(self, component: str, task: int) -> Holder:
+        return Holder(component, task, "held", line=line_of_work(self._runtime.graph.nodes[component].component))
 
     def find(self, text: str) -> list[dict[str, Any]]:
         """Return the open trees, failures and dead letters of a message id."""

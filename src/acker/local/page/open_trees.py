@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice, takewhile
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from acker._flow import PendingTuple
 from acker.local.executors.spout import SpoutTask
 from acker.local.open_batches import OpenBatch, OpenRow
 from acker.local.wiring import ExecutorSet
-from acker.observe.failures import is_named
+from acker.observe.failures import is_named, shown_id
 
 # How many old trees are counted for each task of a spout, and how many trees of one id are found.
 OLD_MAX = 10_000
 FOUND_MAX = 100
+
+# Of how many trees the messages are known.
+_NAMES_MAX: Final = 100
 
 # Other threads emit while a table is read; a further try soon meets a quiet moment.
 _TRIES = 100
@@ -82,6 +86,33 @@ def find_trees(executors: ExecutorSet, text: str) -> list[UnfinishedTree]:
         found += [_tree(task, row) for row in rows if is_named(row.tup_id, text) or str(row.root_id) == text]
         found += _waiting(task, text)
     return found[:FOUND_MAX]
+
+
+class MessageNames:
+    """The messages of open trees in words. Any thread may ask; each tree is looked for once, since that copies all.
+
+    Parameters
+    ----------
+    executors : callable
+        Returns those that run, if any do.
+    """
+
+    def __init__(self, executors: Callable[[], ExecutorSet | None]) -> None:
+        self._executors = executors
+        self._found: dict[int, str | None] = {}
+        self._finding = threading.Lock()
+
+    def of(self, root_id: int) -> str | None:
+        """Return the message of a tree, if its spout runs here."""
+        with self._finding:
+            if root_id not in self._found:
+                executors = self._executors()
+                trees = [] if executors is None else find_trees(executors, str(root_id))
+                found = next((tree.tup_id for tree in trees if tree.root_id == root_id), None)
+                while len(self._found) >= _NAMES_MAX:
+                    del self._found[next(iter(self._found))]
+                self._found[root_id] = None if found is None else f"message {shown_id(found)}"
+            return self._found[root_id]
 
 
 def _waiting(task: SpoutTask, text: str) -> Iterable[UnfinishedTree]:

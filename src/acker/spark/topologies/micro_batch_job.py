@@ -52,6 +52,7 @@ from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import encode_tuples
 from acker.spark.versioned_pickle import pack_function
 from acker.topology.graph import Graph
+from acker.topology.methods import line_of_work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -423,7 +424,8 @@ def _why_open(counters: Iterable[Mapping[str, Any]], graph: Graph) -> Reason:
     if not named:
         return _OPEN
     told = " and ".join(f"{name} neither acked nor failed {tuples}" for name, tuples in named)
-    return replace(_OPEN, component=named[0][0], exception=f"{_OPEN.exception}: {told}")
+    line = line_of_work(graph.nodes[named[0][0]].component)
+    return replace(_OPEN, component=named[0][0], exception=f"{_OPEN.exception}: {told}", line=line)
 
 
 def _read_result(batches: Iterable[pa.RecordBatch], graph: Graph) -> MicroBatchResult:

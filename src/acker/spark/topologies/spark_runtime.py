@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from acker.errors import SessionError, TopologyError
 from acker.local.calls import running_calls
 from acker.local.hooks import Hook
-from acker.local.page.open_trees import find_trees
+from acker.local.page.open_trees import MessageNames
 from acker.local.runtime import LocalRuntime
 from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall
-from acker.observe.failures import shown_id
 from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
 from acker.spark.topologies.frames import FrameRows, read_frame
@@ -44,8 +42,6 @@ _PENDING_MAX: Final = 100_000
 _SHARDS_MAX: Final = 64
 # How long the thread of a micro-batch may still run when that has ended.
 _JOIN_SECS: Final = 10
-# Of how many trees in calls that run long the messages are known.
-_MESSAGES_MAX: Final = 100
 
 logger = logging.getLogger("acker.spark")
 
@@ -112,8 +108,7 @@ class SparkRuntime(LocalRuntime):
                 self.release()
                 raise
         self._states.read_elsewhere = self.batches.read_state
-        self._messages: dict[int, str | None] = {}
-        self._messages_lock = threading.Lock()
+        self._messages = MessageNames(lambda: self.lifecycle.executors)
         # The DataFrames that the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
@@ -160,7 +155,7 @@ class SparkRuntime(LocalRuntime):
         """Start; see `LocalRuntime.start`."""
         for told in idle_options(self.graph, self._parts.conf):
             logger.info("%s: %s has no effect on Spark", self.graph.name, told)
-        self.batches.progress.listen(self._message_of)
+        self.batches.progress.listen(self._messages.of)
         return super().start()
 
     def join(self) -> None:
@@ -249,7 +244,7 @@ class SparkRuntime(LocalRuntime):
 
     def find_calls(self, executors: ExecutorSet, now_ns: int) -> Mapping[int, UserCall]:
         """Return the calls of user code that run now, by task: those of spouts, and those on workers that are long."""
-        return {**running_calls(executors.spouts, now_ns), **self.batches.progress.calls(self._message_of)}
+        return {**running_calls(executors.spouts, now_ns), **self.batches.progress.calls(self._messages.of)}
 
     def find_job(self, now_ns: int) -> RunningJob | None:
         """Return the job of the micro-batch that runs, if one does."""
@@ -257,20 +252,7 @@ class SparkRuntime(LocalRuntime):
 
     def more_tables(self) -> list[dict[str, Any]]:
         """Return the tables of the page about micro-batches."""
-        return self.batches.progress.tables(self._message_of)
-
-    def _message_of(self, root_id: int) -> str | None:
-        """Return the message of an open tree, in words, if its spout runs on the driver."""
-        with self._messages_lock:
-            if root_id not in self._messages:
-                executors = self.lifecycle.executors
-                trees = [] if executors is None else find_trees(executors, str(root_id))
-                found = next((tree.tup_id for tree in trees if tree.root_id == root_id), None)
-                # Copies of all open trees are made to find one, so each is looked for once.
-                while len(self._messages) >= _MESSAGES_MAX:
-                    del self._messages[next(iter(self._messages))]
-                self._messages[root_id] = None if found is None else f"message {shown_id(found)}"
-            return self._messages[root_id]
+        return self.batches.progress.tables(self._messages.of)
 
     def stop(self, drain_secs: float | None = None) -> None:
         """Stop in order; see `LocalRuntime.stop`."""

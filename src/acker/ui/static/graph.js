@@ -132,7 +132,7 @@ export class Graph {
         const label = svg("text", { class: "name", x: left, y: 22 });
         label.textContent = shortened(name, NAME_MAX);
         const hasQueue = node.kind === "bolt" && node.queue !== undefined;
-        const timed = knowsTime(node);
+        const timed = hasTime(node);
         const group = svg(
             "g",
             { transform: `translate(${x - WIDTH / 2} ${y - HEIGHT / 2})` },
@@ -160,7 +160,7 @@ export class Graph {
         for (const { from, to } of this.last.graph.edges) {
             if (from !== to) behind.set(from, Math.max(behind.get(from) ?? 0, full.get(to)));
         }
-        this.legend.hidden = !this.last.graph.nodes.some(knowsTime);
+        this.legend.hidden = !this.last.graph.nodes.some(hasTime);
         for (const node of this.last.graph.nodes) {
             const parts = this.nodes.get(node.name);
             const load = loadOf(node, behind.get(node.name) ?? 0);
@@ -195,7 +195,7 @@ function fullness(nodes) {
 
 // Whether a component works, waits for those behind it, or waits for tuples; null if its time is not known.
 function loadOf(node, behind) {
-    if (!knowsTime(node)) return null;
+    if (!hasTime(node) || node.busy === null) return null;
     if (node.busy >= LOAD && node.busy >= behind) return "busy";
     if (behind >= LOAD) return "pressed";
     return "idle";
@@ -215,7 +215,7 @@ function shortened(text, most) {
     return text;
 }
 
-function knowsTime(node) {
+function hasTime(node) {
     return node.busy !== undefined;
 }
 
@@ -247,7 +247,8 @@ function updateNode(parts, node, stuck, load, queued) {
     set(parts.queue, "width", Math.round(BAR * full));
     set(parts.time, "width", Math.round(BAR * busy));
     write(parts.under, stands(node));
-    write(parts.share, knowsTime(node) ? `busy ${percent(busy)}` : "");
+    // A micro-batch tells the time of its bolts when it ends.
+    write(parts.share, !hasTime(node) ? "" : node.busy === null ? "at work" : `busy ${percent(busy)}`);
     const about = node.about && `${node.name}: ${node.about}`;
     const queue = `${count(node.queue ?? 0)} of ${count(node.queue_capacity ?? 0)} in its queue`;
     write(parts.title, about || [`${node.name}: ${queue}`, load && LOADS[load].about].filter(Boolean).join("; "));

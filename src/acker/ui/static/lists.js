@@ -203,7 +203,7 @@ export function componentColumns(sample) {
         {
             name: "Busy",
             class: "n",
-            cell: text((row) => (row.busy === undefined ? NOTHING : `${Math.round(100 * row.busy)} %`)),
+            cell: text((row) => ((row.busy ?? null) === null ? NOTHING : `${Math.round(100 * row.busy)} %`)),
         },
         { name: "Execute p50", class: "n", cell: text((row) => duration(row.latency?.p50_ms)) },
         { name: "p99", class: "n", cell: text((row) => duration(row.latency?.p99_ms)) },

@@ -225,7 +225,7 @@ function tilesOf(now) {
         tile(
             "Dead letters",
             count(totals.dead_letters),
-            totals.dead_letters ? "given up" : "none",
+            totals.dead_letters ? "messages given up" : "none",
             totals.dead_letters > 0,
         ),
         tile("Restarts", count(now.restarts), now.restarts ? "after exceptions" : "none", now.restarts > 0),
@@ -247,6 +247,8 @@ function showTiles(now) {
     const wanted = tilesOf(now);
     const box = $("tiles");
     box.hidden = wanted.length === 0;
+    write($("tiles-hint"), now.tiles_hint ?? "");
+    $("tiles-hint").hidden = !now.tiles_hint;
     if (box.children.length !== wanted.length) {
         box.replaceChildren(
             ...wanted.map(() =>
