@@ -140,15 +140,13 @@ def test_the_bound_is_checked(value):
 
 @pytest.mark.parametrize(("memory", "bound"), [(384 << 20, 40_265_318), (512 << 20, 53_687_091), (8 << 30, 64_000_000)])
 def test_the_bound_is_a_tenth_of_the_memory_of_the_jvm_and_at_most_64_mb(memory, bound):
-    runtime = SimpleNamespace(maxMemory=lambda: memory)
-    java = SimpleNamespace(lang=SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime)))
-    assert jvm_of(None, java=java).batch_bytes == bound
+    assert jvm_of(None, memory=memory).batch_bytes == bound
 
 
 @pytest.mark.spark
 def test_a_run_takes_the_bound_from_the_memory_of_its_jvm(spark, monkeypatch):
-    monkeypatch.setattr(Jvm, "batch_bytes", 100_000)
-    taken = SparkRuntime(Taken, {}, spark)
+    monkeypatch.setattr(jvm_module, "_BATCH_BYTES_MAX", 100_000)
+    taken = SparkRuntime(Taken, {"topology.drain.secs": 0}, spark)
     try:
         taken.start()
         assert taken.executors.spark.batch_bytes == 100_000
@@ -190,12 +188,15 @@ def test_a_micro_batch_that_a_jvm_does_not_do_says_what_it_had_and_what_mends_it
 # ---- whether a JVM has died ------------------------------------------------------------------------------------------
 
 
-def jvm_of(process, port=1, is_stopped=lambda: False, java=None, **options):
+def jvm_of(process, port=1, is_stopped=lambda: False, memory=1 << 30, **options):
     """Return a JVM that is a process, or a port."""
-    gateway = SimpleNamespace(proc=process, gateway_parameters=SimpleNamespace(address="127.0.0.1", port=port))
+    runtime = SimpleNamespace(maxMemory=lambda: memory)
+    java = SimpleNamespace(lang=SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime)))
+    address = SimpleNamespace(address="127.0.0.1", port=port)
+    gateway = SimpleNamespace(proc=process, gateway_parameters=address, jvm=SimpleNamespace(java=java))
     conf = SimpleNamespace(get=options.get)
     jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped))
-    context = SimpleNamespace(_gateway=gateway, getConf=lambda: conf, _jsc=jsc, _jvm=SimpleNamespace(java=java))
+    context = SimpleNamespace(_gateway=gateway, getConf=lambda: conf, _jsc=jsc)
     return Jvm(SimpleNamespace(sparkContext=context))
 
 

@@ -56,6 +56,11 @@ class Jvm:
     Parameters
     ----------
     spark : SparkSession
+
+    Attributes
+    ----------
+    batch_bytes : int
+        How many bytes of tuples a micro-batch has, unless an option says so.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -66,12 +71,8 @@ class Jvm:
         self._memory = f"{_MEMORY} is {conf.get(_MEMORY, _MEMORY_DEFAULT)}"
         if not str(conf.get("spark.master", "local")).startswith("local"):
             self._memory += f", {_EXECUTOR_MEMORY} {conf.get(_EXECUTOR_MEMORY, _MEMORY_DEFAULT)}"
-
-    @property
-    def batch_bytes(self) -> int:
-        """How many bytes of tuples a micro-batch has, unless an option says so."""
-        memory = int(self._context._jvm.java.lang.Runtime.getRuntime().maxMemory())
-        return min(memory // _BATCH_PART, _BATCH_BYTES_MAX)
+        memory = int(self._gateway.jvm.java.lang.Runtime.getRuntime().maxMemory())
+        self.batch_bytes = min(memory // _BATCH_PART, _BATCH_BYTES_MAX)
 
     def has_died(self, fault: BaseException | None = None) -> bool:
         """Return whether it has died; after a fault that may come from its end, wait a moment for that."""
