@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from acker.errors import RuntimeStateError
 
@@ -65,7 +65,7 @@ class Jvm:
 
     def __init__(self, spark: SparkSession) -> None:
         self._context: Any = spark.sparkContext
-        self._gateway: Any = self._context._gateway
+        self._gateway = cast("Any", self._context._gateway)
         # Asked for now: a dead JVM would not answer.
         conf = self._context.getConf()
         self._memory = f"{_MEMORY} is {conf.get(_MEMORY, _MEMORY_DEFAULT)}"
