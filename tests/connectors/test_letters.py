@@ -253,7 +253,7 @@ class TestJetStream(OneOfEachKind):
 
         client = await nats.connect(self.url)
         for part in ("dead", "work"):
-            await client.jetstream().add_stream(name=f"{name}-{part}", subjects=[f"{name}.{part}"], **options)
+            await client.jetstream(timeout=60).add_stream(name=f"{name}-{part}", subjects=[f"{name}.{part}"], **options)
         await client.close()
 
     def source(self):

@@ -57,7 +57,14 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "points"), [(WORKER, WORKER_POINTS), (DRIVER, (*WORKER_POINTS, *DRIVER_POINTS))])
+@pytest.mark.parametrize(
+    ("victim", "points"),
+    [
+        pytest.param(WORKER, WORKER_POINTS, id="worker"),
+        pytest.param(DRIVER, WORKER_POINTS[:4], id="driver, to the chunk"),
+        pytest.param(DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on"),
+    ],
+)
 def test_a_kill_at_each_point_between_the_state_and_the_commit_changes_nothing(tmp_path, victim, points):
     kills = tuple(Kill(victim, 3, point=point) for point in points)
     survived = survive(Plan(7, LOCAL, None, kills, 3 * len(kills)), tmp_path / "run", deadline_s=SECONDS_MAX)

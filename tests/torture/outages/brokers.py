@@ -12,6 +12,8 @@ from acker.connectors import Source
 # Of the brokers that have leases. Long enough for a renewal on a machine that is busy.
 LEASE_SECS: Final = 4.0
 _PARTITIONS: Final = 4
+# For a server that has just started on a machine with much else to do.
+_SLOW_SECS: Final = 60
 
 
 class Broker(NamedTuple):
@@ -159,13 +161,13 @@ def _nats_source(url: str, queue: str) -> Source:
 async def _nats_client(url: str) -> Any:
     import nats
 
-    return await nats.connect(url, allow_reconnect=False, connect_timeout=10)
+    return await nats.connect(url, allow_reconnect=False, connect_timeout=_SLOW_SECS)
 
 
 def _nats_fill(url: str, queue: str, bodies: Sequence[bytes]) -> None:
     async def fill() -> None:
         client = await _nats_client(url)
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=_SLOW_SECS)
         await stream.add_stream(name=queue, subjects=[f"{queue}.in"])
         from nats.js.api import AckPolicy, ConsumerConfig
 
@@ -183,7 +185,7 @@ def _nats_fill(url: str, queue: str, bodies: Sequence[bytes]) -> None:
 def _nats_left(url: str, queue: str) -> int:
     async def left() -> int:
         client = await _nats_client(url)
-        info = await client.jetstream().consumer_info(queue, _GROUP)
+        info = await client.jetstream(timeout=_SLOW_SECS).consumer_info(queue, _GROUP)
         await client.close()
         return int(info.num_pending or 0) + int(info.num_ack_pending or 0)
 
