@@ -131,7 +131,9 @@ def spark_of():
     """Return what a runtime asks of a session."""
     conf = SimpleNamespace(get=lambda name, default=None: default)
     told = dict.fromkeys(("addJobTag", "removeJobTag", "cancelJobsWithTag"), lambda tag: None)
-    gateway = SimpleNamespace(proc=SimpleNamespace(poll=lambda: None))
+    runtime = SimpleNamespace(maxMemory=lambda: 1 << 30)
+    java = SimpleNamespace(lang=SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime)))
+    gateway = SimpleNamespace(proc=SimpleNamespace(poll=lambda: None), jvm=SimpleNamespace(java=java))
     context = SimpleNamespace(defaultParallelism=2, master="local[2]", getConf=lambda: conf, _gateway=gateway, **told)
     return SimpleNamespace(sparkContext=context)
 
@@ -144,7 +146,7 @@ def write_lines(folder, times):
 
 def run(folder, step):
     """Run until all is drained."""
-    conf = {FOLDER: str(folder), "topology.max.spout.pending": 4, "topology.spark.batch.bytes": 64_000_000}
+    conf = {FOLDER: str(folder), "topology.max.spout.pending": 4}
     runtime = SparkRuntime(WordCount, conf, spark_of(), checkpoint=str(folder / CHECKPOINT))
     runtime.watch_for("drained")
     runtime.start()
