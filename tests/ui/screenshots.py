@@ -30,9 +30,9 @@ FORGOTTEN = 500
 # What the headline says of each fault, and how long it may take to.
 TOLD = {
     "hung": re.compile(" hangs?: |has been in one call|; the longest runs"),
-    "slow": re.compile("At its limit: .*(slowest|threads)|has run for .* in charge.* done, with calls of"),
+    "slow": re.compile("At its limit: .*(slowest|most calls)|has run for .* in charge.* done, with calls of"),
     "failing": re.compile("Failing: .*no sofa"),
-    "forgotten": re.compile("stuck|Failing: .*neither acked"),
+    "forgotten": re.compile("(is its ack|are their acks) forgotten"),
 }
 TOLD_MS = 300_000
 QUALITY = 80

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import UserCall, has_user_code
@@ -36,7 +37,9 @@ class Steps:
         """Note a call that has ended. It keeps nothing of its arguments, which may be large."""
         while isinstance(work, partial):
             work = work.func
-        code = getattr(work, "__code__", None)
+        # No attribute of other objects is asked for, which could run code of theirs.
+        function = work.__func__ if isinstance(work, MethodType) else work
+        code = function.__code__ if isinstance(function, FunctionType) else None
         self._ended.append((None if code is None else (code.co_filename, code.co_qualname), took_ns))
 
     def look(self, calls: Iterable[UserCall]) -> None:
