@@ -23,7 +23,9 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
 )
-replies = RedisReplies(URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0)
+replies = RedisReplies(
+    URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0, skip_gone="ACKER_SHOP_SKIPS" in os.environ
+)
 acker.remote.celery.install(app, replies, unattributed=os.environ.get("ACKER_SHOP_UNATTRIBUTED", "raise"))
 # Not for other apps of the process: the tests import this file again for each.
 task = functools.partial(app.task, shared=False)

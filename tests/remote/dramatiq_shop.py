@@ -31,7 +31,9 @@ class Skips(dramatiq.Middleware):
 
 
 broker.add_middleware(Skips())
-replies = RedisReplies(URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0)
+replies = RedisReplies(
+    URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0, skip_gone="ACKER_SHOP_SKIPS" in os.environ
+)
 acker.remote.dramatiq.install(broker, replies)
 client = redis.Redis.from_url(URL, socket_timeout=120.0)
 options = {"broker": broker, "queue_name": QUEUE}

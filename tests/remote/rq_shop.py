@@ -14,7 +14,9 @@ QUEUE = os.environ["ACKER_SHOP_QUEUE"]
 
 
 class Job(acker.remote.rq.Job):
-    replies = RedisReplies(URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0)
+    replies = RedisReplies(
+        URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0, skip_gone="ACKER_SHOP_SKIPS" in os.environ
+    )
 
 
 client = redis.Redis.from_url(URL, socket_timeout=120.0)

@@ -27,6 +27,7 @@ class RedisShop(QueueHarness):
     """
 
     module: str
+    skips = {"ACKER_SHOP_SKIPS": "1"}
 
     def __init__(self, folder, redis, broker=None):
         super().__init__(folder)

@@ -329,6 +329,36 @@ def test_other_things_are_no_replies(broker):
         Consumer(MemorySource(broker), follow="redis://user:s3cret@localhost")
 
 
+# ---- owners that are gone, and that stop ----
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_messages_of_owners_that_are_gone_are_skipped_where_this_is_wanted(broker, skips, caplog):
+    with MemoryReplies(skip_gone=skips) as replies:
+        send(broker, replies)
+        replies.close()
+        jobs = send(broker, replies)
+        worked = []
+        with following(broker, replies) as messages:
+            for _ in range(1 if skips else 2):
+                with next(messages) as message:
+                    worked.append(message.headers["acker"])
+            broker.wait_until(lambda broker: len(broker.acked) == 2)
+        jobs.wait(PATIENCE_SECS)
+        assert replies.counts.skipped == skips and ("is skipped, since nobody waits" in caplog.text) == skips
+
+
+def test_an_owner_that_stops_says_how_many_jobs_run_again(broker, replies, caplog):
+    broker.publish([b"order"])
+    with Consumer(MemorySource(broker), replies=replies, drain_secs=0) as owner, next(iter(owner)) as message:
+        for _ in range(3):
+            message.token()
+        job(message.token(), replies).ack()
+        wait_for(lambda: replies.counts.reports == 1)
+    assert owner.stats().repeated_jobs == 3
+    assert "3 jobs in other processes were not done when their messages went back: they run again" in caplog.text
+
+
 # ---- from Redis to RabbitMQ and back ----
 
 PACKER = """

@@ -11,6 +11,7 @@ import acker.remote.rq
 from acker import ArgumentTypeError, ArgumentValueError
 from acker.remote import MemoryReplies, tree
 from acker.testing.remote import JobNotes, JobPlan, QueueContract
+from tests.marks import slow
 from tests.remote.shops import RedisShop, opened
 
 
@@ -80,6 +81,10 @@ pytestmark = pytest.mark.leaves_behind("a worker of RQ and its connections belon
 
 
 class TestRQ(QueueContract):
+    test_a_job_of_an_owner_that_is_gone_is_skipped_where_this_is_wanted = slow(
+        QueueContract.test_a_job_of_an_owner_that_is_gone_is_skipped_where_this_is_wanted
+    )
+
     @pytest.fixture(autouse=True)
     def use(self, shop):
         self.shop = shop

@@ -313,6 +313,7 @@ class Consumer(Generic[Value]):
             self._io.stop()
             self._io.join()
             self._calls.warn_of_pools(self.name, self.logger)
+            self._trees.tell_repeated_jobs()
         if self._last_pool is not None:
             self._last_pool.shutdown(wait=False, cancel_futures=True)
         if self.page is not None:
@@ -525,6 +526,10 @@ class Consumer(Generic[Value]):
             tree.end_span("taken back by the broker")
             tree.cancel()
         message: Message[Any] = Message(tree, tuple_id, made_in, attempt.delivery.value)
+        if attempt.job is not None and attempt.job.skip():
+            attempt.job = None  # nobody wants a report
+            message.ack()
+            return None
         if self._decode is not None:
             try:
                 message.value = self._decode(message.value)
@@ -581,6 +586,7 @@ class Consumer(Generic[Value]):
             **counts,
             lost_handles=self._trees.lost,
             undecodable=self._trees.undecodable,
+            repeated_jobs=self._trees.repeated_jobs,
             reconnects=self._io.reconnects,
             polls=self._io.polls,
             pending=len(self._store),

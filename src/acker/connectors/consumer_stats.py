@@ -26,6 +26,7 @@ _OWN: Final = (
     "reconnects",
     "lost_handles",
     "undecodable",
+    "repeated_jobs",
 )
 _SPOUT_TASK: Final = 1
 _ACKER_TASK: Final = 2
@@ -80,6 +81,8 @@ class ConsumerStats:
         Messages that failed because a handle was freed without an end.
     undecodable : int
         Messages that `decode` refused.
+    repeated_jobs : int
+        Jobs in other processes that were open when their messages went back, or the broker took these: they run again.
     reconnects, polls : int
         How often the connection was lost, and the source was asked for messages.
     pending : int
@@ -112,6 +115,7 @@ class ConsumerStats:
     late: int = 0
     lost_handles: int = 0
     undecodable: int = 0
+    repeated_jobs: int = 0
     reconnects: int = 0
     polls: int = 0
     pending: int = 0

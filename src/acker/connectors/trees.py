@@ -47,12 +47,15 @@ class MessageTrees:
         Number of messages that failed because a handle was garbage-collected without an end.
     undecodable : int
         Number of messages whose bodies could not be decoded.
+    repeated_jobs : int
+        Number of open jobs in other processes whose messages went back: they run again.
     """
 
     def __init__(
         self, name: str, timeout_secs: float, logger: logging.Logger, store: MessageStore, calls: RunningCalls
     ) -> None:
-        self.lost = self.undecodable = 0
+        self.lost = self.undecodable = self.repeated_jobs = 0
+        self._has_told = False
         self._name = name
         self._logger = logger
         self._store = store
@@ -170,9 +173,17 @@ class MessageTrees:
         attempt.tree = None
         if tree is not None:
             tree.end_span("taken back by the broker")
+            self.repeated_jobs += 0 if tree.remote is None else tree.remote.open
             self._forgotten.append((int(Kind.FAIL), tree.root_id, 0, 0, 0))
             self._calls.note_over(tree)
             tree.cancel()
+
+    def tell_repeated_jobs(self) -> None:
+        """Warn at the end of the jobs that run again."""
+        if self.repeated_jobs and not self._has_told:
+            self._has_told = True
+            text = "%s: %d jobs in other processes were not done when their messages went back: they run again"
+            self._logger.warning(text, self._name, self.repeated_jobs)
 
     def acker_stats(self) -> Stats:
         """Return the figures of the acker."""

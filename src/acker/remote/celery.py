@@ -13,7 +13,7 @@ from acker.remote.runs import Runs, sending
 try:
     import celery
     from celery import signals, states
-    from celery.exceptions import Reject
+    from celery.exceptions import Ignore, Reject
 except ImportError as error:
     raise ImportError("acker.remote.celery needs Celery: pip install 'acker[celery]'") from error
 
@@ -49,6 +49,8 @@ def install(app: celery.Celery, replies: Replies, *, unattributed: str = "raise"
     if isinstance(vars(app.amqp).get(_SENDER), _TaskSender):
         raise RuntimeStateError(f"install was called before for {app!r}")
     vars(app.amqp)[_SENDER] = _TaskSender(app.amqp, tasks)
+    if replies.skip_gone:
+        _ask_before_start(tasks)
     # The app holds them; Celery's signals belong to the process.
     for signal in (
         signals.task_received,
@@ -88,6 +90,12 @@ class _Tasks:
         run = self.runs.begin(id(request), _token_in(request), sender.name)
         if run.job is not None:
             self._nesting[run.job] = request.get("replaced_task_nesting", 0)
+
+    def refuse_skipped(self, task: Any) -> None:
+        """Raise Ignore for a task that is to be skipped."""
+        run = self.runs.get(id(task.request))
+        if task.app is self._app and run is not None and run.is_skipped:
+            raise Ignore
 
     def task_postrun(self, sender: Any, retval: object, state: str | None, **_: object) -> None:
         run = self.runs.end(id(sender.request))
@@ -131,6 +139,17 @@ class _Tasks:
     def task_rejected(self, sender: Any, message: Any, exc: BaseException | None, **_: object) -> None:
         if getattr(sender, "app", None) is self._app:
             self.runs.fail(_token_in(message.headers), "a task", exc or "the worker cannot read its message")
+
+
+def _ask_before_start(tasks: _Tasks) -> None:
+    """Let tasks be skipped. A signal cannot do it, so this is a part of the class of all tasks."""
+    before = celery.Task.before_start
+
+    def before_start(task: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        tasks.refuse_skipped(task)
+        before(task, task_id, args, kwargs)
+
+    celery.Task.before_start = before_start
 
 
 def _token_in(request: Any) -> str | None:

@@ -11,7 +11,7 @@ from acker.remote.runs import Runs, sending
 
 try:
     import dramatiq
-    from dramatiq.middleware import Middleware
+    from dramatiq.middleware import Middleware, SkipMessage
     from dramatiq.middleware.middleware import MiddlewareError
 except ImportError as error:
     raise ImportError("acker.remote.dramatiq needs Dramatiq: pip install 'acker[dramatiq]'") from error
@@ -81,6 +81,8 @@ class _Ends(Middleware):
 
     def before_process_message(self, broker: Any, message: Any) -> None:
         run = self._runs.begin(id(message), _token_in(message), message.actor_name)
+        if run.is_skipped:
+            raise SkipMessage("nobody waits for it any more")
         if run.job is not None:
             self._running[run.job] = message.message_id
 

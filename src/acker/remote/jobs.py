@@ -205,6 +205,14 @@ class Job:
         except ConnectionLostError:
             return True
 
+    def skip(self) -> bool:
+        """End without a report if nobody waits for this any more, and the replies skip such jobs; return whether so."""
+        if not self._replies.skip_gone or self.alive:
+            return False
+        self.abandon()
+        self._replies.note_skipped(self)
+        return True
+
     def _report(
         self, kind: ReportKind, until: float | None = None, reason: str = "", names: tuple[str, ...] = ()
     ) -> None:

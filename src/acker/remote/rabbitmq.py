@@ -53,7 +53,7 @@ class RabbitMQReplies(Replies):
         How long a job tries to report when the broker does not answer. Its tree times out after that.
     jobs_max : int
         A tree with more jobs fails.
-    secret : str or bytes, optional
+    secret, skip_gone
         See `acker.remote.Replies`.
     """
 
@@ -66,8 +66,9 @@ class RabbitMQReplies(Replies):
         report_secs: float = 30.0,
         jobs_max: int = JOBS_MAX,
         secret: str | bytes | None = None,
+        skip_gone: bool = False,
     ) -> None:
-        super().__init__("replies over RabbitMQ", report_secs, jobs_max, secret)
+        super().__init__("replies over RabbitMQ", report_secs, jobs_max, secret, skip_gone)
         if not READ_SECS < expiry_secs < float("inf"):
             raise ArgumentValueError(f"expiry_secs must be finite and more than {READ_SECS:g}, not {expiry_secs}")
         self._connect = _connector(url)

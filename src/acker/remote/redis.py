@@ -45,7 +45,7 @@ class RedisReplies(Replies):
         How long a job tries to report when Redis does not answer. Its tree times out after that.
     jobs_max : int
         A tree with more jobs fails.
-    secret : str or bytes, optional
+    secret, skip_gone
         See `acker.remote.Replies`.
     **options
         More options of ``redis.Redis.from_url``, such as ``ssl_ca_certs`` or ``password``.
@@ -60,10 +60,11 @@ class RedisReplies(Replies):
         report_secs: float = 30.0,
         jobs_max: int = JOBS_MAX,
         secret: str | bytes | None = None,
+        skip_gone: bool = False,
         **options: Any,
     ) -> None:
         # Without the URL, which may hold a password.
-        super().__init__("replies over Redis", report_secs, jobs_max, secret)
+        super().__init__("replies over Redis", report_secs, jobs_max, secret, skip_gone)
         # Each read renews the stream.
         if not READ_SECS < expiry_secs < float("inf"):
             raise ArgumentValueError(

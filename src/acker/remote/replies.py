@@ -117,6 +117,9 @@ class Replies(abc.ABC):
         A tree with more jobs fails.
     secret : str or bytes, optional
         At least 16 bytes, the same for all processes: sign tokens and reports with it, and refuse others.
+    skip_gone : bool
+        In workers of task queues and a `Consumer` with `follow`: skip jobs of processes that are gone, since whoever
+        took over has begun them anew. This asks the server before each job.
 
     Attributes
     ----------
@@ -131,6 +134,7 @@ class Replies(abc.ABC):
         report_secs: float = 30.0,
         jobs_max: int = JOBS_MAX,
         secret: str | bytes | None = None,
+        skip_gone: bool = False,
     ) -> None:
         if not 0 < report_secs < float("inf"):
             raise ArgumentValueError(f"report_secs must be positive and finite, not {report_secs}")
@@ -139,10 +143,11 @@ class Replies(abc.ABC):
         self.name = name
         self.report_secs = report_secs
         self.jobs_max = jobs_max
+        self.skip_gone = skip_gone
         self.seal = None if secret is None else Seal(secret)
         self.counts = ReplyCounts()
         self.away: str | None = None
-        self._quiet, self._quiet_damaged = Quiet(), Quiet()
+        self._quiet, self._quiet_damaged, self._quiet_skipped = Quiet(), Quiet(), Quiet()
         # One in each process: a fork has none of the threads of its parent.
         self._readers: dict[int, ReplyReader] = {}
 
@@ -188,6 +193,12 @@ class Replies(abc.ABC):
         self.counts.unconfirmed += 1
         text = "%r: its report was not confirmed within %g s, so its tree may time out: %s"
         log.error(text, what, self.report_secs, why)
+
+    def note_skipped(self, what: object) -> None:
+        """Say, once in a while, that a job is skipped."""
+        self.counts.skipped += 1
+        if self._quiet_skipped.may_log():
+            log.warning("%s: %r is skipped, since nobody waits for it any more", self.name, what)
 
     def note_damaged(self, name: str, error: Exception) -> None:
         """Say, once in a while, that a job runs for which nobody waits, since its token cannot be read."""
@@ -237,6 +248,8 @@ class ReplyCounts:
         Reports that found nobody who waits.
     unconfirmed : int
         Reports that the server did not confirm within `report_secs`.
+    skipped : int
+        Jobs that did not run, since nobody waits for them any more.
     damaged_tokens : int
         Jobs that run and that nobody awaits, since their tokens could not be read.
     """
@@ -250,6 +263,7 @@ class ReplyCounts:
     lost_addresses: int = 0
     unowned: int = 0
     unconfirmed: int = 0
+    skipped: int = 0
     damaged_tokens: int = 0
 
 
@@ -557,9 +571,14 @@ class MemoryReplies(Replies):
     """Replies within one process, for tests and for jobs that run in its threads."""
 
     def __init__(
-        self, *, report_secs: float = 30.0, jobs_max: int = JOBS_MAX, secret: str | bytes | None = None
+        self,
+        *,
+        report_secs: float = 30.0,
+        jobs_max: int = JOBS_MAX,
+        secret: str | bytes | None = None,
+        skip_gone: bool = False,
     ) -> None:
-        super().__init__("replies in memory", report_secs, jobs_max, secret)
+        super().__init__("replies in memory", report_secs, jobs_max, secret, skip_gone)
         self._inboxes: dict[bytes, queue.SimpleQueue[bytes | None]] = {}
         self._process = os.getpid()
 

@@ -74,8 +74,8 @@ class Job(rq.job.Job):
 
     def perform(self) -> Any:
         """Run the job; what it enqueues is awaited, up to the end of its callbacks."""
-        self._runs.begin(id(self), self._token, self.func_name or "a job")
-        return super().perform()
+        run = self._runs.begin(id(self), self._token, self.func_name or "a job")
+        return None if run.is_skipped else super().perform()
 
     # RQ stores the end of a job after each of these, so a job whose worker is killed between the two is abandoned, and
     # its second report changes nothing.

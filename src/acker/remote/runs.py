@@ -29,9 +29,12 @@ def sending(part: Part | None, name: str) -> Iterator[None]:
 class Run:
     """A job that runs in this process; without a `Job` if nobody awaits it."""
 
-    __slots__ = ("_before", "is_alone", "job", "part", "threads")
+    __slots__ = ("_before", "is_alone", "is_skipped", "job", "part", "threads")
 
     def __init__(self, found: Job | None) -> None:
+        # The integration then lets the queue take it for done.
+        self.is_skipped = found is not None and found.skip()
+        found = None if self.is_skipped else found
         self.job = found
         self.part: Part = DETACHED if found is None else found
         self.is_alone = True  # no other one ran at any time of this one

@@ -45,6 +45,8 @@ class QueueHarness(abc.ABC):
         What becomes of a job that raises SystemExit, whose process is killed by SIGKILL, or whose worker is with all of
         its processes, when another worker runs: it runs again, or the tree fails. None: neither, within any time that
         a test would wait.
+    skips : mapping
+        Environment variables that make a worker skip jobs of owners that are gone (`skip_gone` of replies).
     """
 
     patience_secs: ClassVar[float] = 60.0
@@ -55,6 +57,7 @@ class QueueHarness(abc.ABC):
     after_exit: ClassVar[str | None] = "fails"
     after_process_kill: ClassVar[str | None] = None
     after_worker_kill: ClassVar[str | None] = "repeats"
+    skips: Mapping[str, str] = {}
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

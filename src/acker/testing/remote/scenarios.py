@@ -304,6 +304,23 @@ def a_server_that_forgets_the_replies_fails_the_tree(run: _ScenarioRun) -> None:
 
 
 @_scenario
+def a_job_of_an_owner_that_is_gone_is_skipped_where_this_is_wanted(run: _ScenarioRun) -> None:
+    """Whoever took over has begun it anew."""
+    if not run.harness.skips:
+        raise NotApplicable("its harness has no way to say so")
+    run.harness.kill_worker()
+    jobs = run.begin(run.plan("job"))
+    run.harness.forget_replies()
+    run.harness.wait_until(lambda: not jobs.alive)
+    run.harness.start_worker(**run.harness.skips)
+    assert run.finish(run.plan("next"))["next"] == 1
+    run.harness.wait_until(lambda: "is skipped" in run.harness.log)
+    assert not run.has("begun", "job")
+    run.harness.kill_worker()
+    run.harness.start_worker()
+
+
+@_scenario
 def a_report_to_a_tree_that_is_over_is_late(run: _ScenarioRun) -> None:
     """It is counted, and the job is done all the same."""
     late = run.harness.replies.counts.late
@@ -399,6 +416,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     a_job_that_the_queue_has_lost_is_named,
     a_report_waits_until_the_server_of_the_replies_answers,
     a_server_that_forgets_the_replies_fails_the_tree,
+    a_job_of_an_owner_that_is_gone_is_skipped_where_this_is_wanted,
     a_report_to_a_tree_that_is_over_is_late,
     a_job_with_a_broken_token_runs,
     a_send_that_raises_fails_the_tree,
