@@ -12,7 +12,7 @@ import pytest
 
 from acker import ArgumentTypeError, ConnectionLostError, JobsError, RuntimeStateError, TupleStateError
 from acker.connectors import Consumer, current_message
-from acker.connectors.consumer_view import _holders_of
+from acker.connectors.consumer_view import _holder_of_job
 from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.jobs import DETACHED
 from acker.remote.wire import Report, ReportKind, read_token, write_report
@@ -275,7 +275,7 @@ def test_open_jobs_are_shown_in_a_notebook_and_on_the_page(broker, replies, one)
         message.token("pack <b>")
         (known,) = consumer.oldest()
         assert "pack &lt;b&gt;" in consumer.oldest()._repr_html_() and "(pack <b>, " in consumer.oldest().text()
-        (holder,) = _holders_of(known, [])
+        (holder,) = map(_holder_of_job, known.jobs)
         assert (holder.component, holder.text) == ("pack <b>", "is a job in another process")
         job(message.token(), replies).ack()
 
