@@ -13,7 +13,7 @@ from acker import ArgumentTypeError, ConnectionLostError, JobsError, RuntimeStat
 from acker.connectors import Consumer, Outgoing
 from acker.connectors.headers import is_own_header
 from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
-from acker.remote import MemoryReplies, current, job, tree
+from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.redis import RedisReplies
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
@@ -309,6 +309,14 @@ def test_a_message_that_is_not_confirmed_fails_its_tree(replies, fault):
             publisher.publish([Outgoing(b"pack", to="lamps"), Outgoing(b"pack")], part=current())
     with pytest.raises(JobsError, match="a message for memory publisher is not confirmed: "):
         jobs.wait(0)
+
+
+def test_what_is_published_in_a_detached_block_or_for_nobody_has_no_token(replies):
+    with MemoryPublisher() as publisher, tree(replies) as jobs, detached():
+        assert publisher.publish([Outgoing(b"mail")], part=current()) == [None]
+        assert publisher.publish([Outgoing(b"mail")], part=None) == [None]
+    assert [each.headers for each in publisher.published] == [{}, {}]
+    jobs.wait(0)
 
 
 def test_a_letter_that_is_published_again_has_no_token_of_the_failed_tree(broker, replies):

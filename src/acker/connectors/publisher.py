@@ -145,6 +145,7 @@ class Publisher(abc.ABC):
         TupleStateError, RuntimeStateError, JobsError
             The part gives no token; nothing is published.
         """
+        part = None if part is None else _awaiting(part)
         if part is not None:
             messages = [self._with_token(message, part) for message in messages]
         if is_traced():
@@ -219,6 +220,13 @@ class Publisher(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def _awaiting(part: Part) -> Part | None:
+    """Return the part that awaits jobs; None for that of `acker.remote.detached`."""
+    from acker.remote.jobs import DETACHED  # which whoever has a part has imported
+
+    return None if part is DETACHED else part
 
 
 def unconfirmed(error: Exception) -> PublishError:
