@@ -295,6 +295,10 @@ def test_promises_are_kept_for_rows_of_batches(first):
     assert sum(simulate(seed, batches=True).deliveries for seed in range(first, first + count)) > CHUNK
 
 
+def test_a_restored_acker_that_tells_the_outcome_of_a_row_twice_acks_it_once():
+    simulate(1423, batches=True)  # found by `make soak`
+
+
 def test_plans_with_batches_have_them_and_threads_keep_the_promises_too():
     plans = [with_batches(plan_of(seed)) for seed in range(100)]
     kinds = {part.kind for plan in plans for part in (*plan.spouts, *plan.bolts)}

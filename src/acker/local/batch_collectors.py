@@ -17,7 +17,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateErro
 from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
 from acker.local.collectors import LocalBoltCollector
 from acker.observe.reasons import Reason
-from acker.topology.anchors import Anchors, Int64s, Parents, join, spread, starts_of
+from acker.topology.anchors import Anchors, Int64s, Parents, by_root, join, spread, starts_of
 from acker.topology.arrow_columns import read_parents
 from acker.topology.bad_rows import RowFault
 from acker.topology.tuple_batch import TupleBatch
@@ -264,12 +264,12 @@ class ArrowBoltCollector(LocalBoltCollector):
         """Ack the rows of a batch, without those that failed."""
         anchors = batch.anchors()
         if not failed:
-            self.ack_sender.ack_rows(anchors.root_id, anchors.tuple_id ^ ack_vals)
+            self.ack_sender.ack_rows(*by_root(anchors.root_id, anchors.tuple_id ^ ack_vals))
         else:
             is_failed = np.zeros(len(batch), bool)
             is_failed[list(failed)] = True
             good = ~is_failed[anchors.row_of_each()]
-            self.ack_sender.ack_rows(anchors.root_id[good], (anchors.tuple_id ^ ack_vals)[good])
+            self.ack_sender.ack_rows(*by_root(anchors.root_id[good], (anchors.tuple_id ^ ack_vals)[good]))
             for row, reason in failed.items():
                 ids = slice(int(anchors.starts[row]), int(anchors.starts[row + 1]))
                 self.ack_sender.fail(anchors.root_id[ids].tolist(), reason)

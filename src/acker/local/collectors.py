@@ -435,31 +435,44 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
 
     def arrive(self, columns: OutcomeColumns) -> list[TreeOutcome]:
         """Take the outcomes of rows of batches, for `batch_outcomes`; return those of tuples."""
+        only = self._only_batch(columns)
+        if only is not None:
+            self._arrive_at(only, columns, np.ones(len(columns), bool))
+            return []
         firsts = np.fromiter(self.open_batches, np.int64, len(self.open_batches))
         place = np.searchsorted(firsts, columns.message_ids, "right") - 1
         batches = list(self.open_batches.values())
         ends = np.array([batch.first + len(batch) for batch in batches], np.int64)
         is_row = (place >= 0) & (columns.message_ids < ends[place]) if batches else np.zeros(len(columns), bool)
-        acked = columns.outcomes == Outcome.ACKED
-        for number in np.unique(place[is_row]).tolist():
-            batch, mine = batches[number], is_row & (place == number)
-            good, bad = np.flatnonzero(mine & acked), np.flatnonzero(mine & ~acked)
-            if good.size:
-                self.batch_outcomes.append(BatchOutcome(batch, columns.message_ids[good] - batch.first))
-            if bad.size:
-                reasons = None if columns.reasons is None else [columns.reasons[each] for each in bad.tolist()]
-                rows = columns.message_ids[bad] - batch.first
-                self.batch_outcomes.append(BatchOutcome(batch, rows, columns.outcomes[bad], reasons))
+        for number in np.flatnonzero(np.bincount(place[is_row], minlength=1)).tolist():
+            self._arrive_at(batches[number], columns, is_row & (place == number))
         if is_row.all():
             return []
         return [outcome for outcome, taken in zip(columns, is_row.tolist(), strict=True) if not taken]
+
+    def _only_batch(self, columns: OutcomeColumns) -> OpenBatch | None:
+        """Return the batch of all outcomes, if they are of one."""
+        least, most = int(np.min(columns.message_ids)), int(np.max(columns.message_ids))
+        batches = self.open_batches.values()
+        return next((batch for batch in batches if batch.first <= least and most < batch.first + len(batch)), None)
+
+    def _arrive_at(self, batch: OpenBatch, columns: OutcomeColumns, mine: Any) -> None:
+        """Take the outcomes of rows of one batch."""
+        acked = columns.outcomes == Outcome.ACKED
+        good, bad = np.flatnonzero(mine & acked), np.flatnonzero(mine & ~acked)
+        if good.size:
+            self.batch_outcomes.append(BatchOutcome(batch, columns.message_ids[good] - batch.first))
+        if bad.size:
+            reasons = None if columns.reasons is None else [columns.reasons[each] for each in bad.tolist()]
+            rows = columns.message_ids[bad] - batch.first
+            self.batch_outcomes.append(BatchOutcome(batch, rows, columns.outcomes[bad], reasons))
 
     def settle_rows(self, outcome: BatchOutcome) -> tuple[Int64s, list[Reason] | None]:
         """Take note of the end of the trees of rows; return those that were open, and why they failed if they did."""
         if outcome.settled:
             told: Any = outcome.reasons
             return outcome.rows, None if told is None else list(told)
-        batch, is_open = outcome.batch, outcome.batch.is_open[outcome.rows]
+        batch, is_open = outcome.batch, outcome.batch.are_open(outcome.rows)
         rows = outcome.rows[is_open]
         self.late += int(outcome.rows.size - rows.size)
         elapsed_ns = self._clock.now_ns() - batch.emitted_ns

@@ -102,6 +102,17 @@ class OpenBatch:
         """Number of this emission, from 1."""
         return 1 if self.replay is None else self.replay.attempt
 
+    def are_open(self, rows: Int64s) -> NDArray[np.bool_]:
+        """Return which of some rows are open; a row that is there twice is so once."""
+        found = self.is_open[rows]
+        named = np.zeros(len(self), bool)
+        named[rows] = True
+        if np.count_nonzero(named) < rows.size:  # An acker that was restored tells some outcomes again.
+            is_first = np.zeros(rows.size, bool)
+            is_first[np.unique(rows, return_index=True)[1]] = True
+            found &= is_first
+        return found
+
     def close(self, rows: Int64s) -> None:
         """Take note that the trees of some open rows have ended."""
         self.is_open[rows] = False

@@ -133,6 +133,17 @@ def _xor_by(group: Int64s, values: Int64s, groups: int) -> Int64s:
     return result
 
 
+def by_root(root_id: Int64s, values: Int64s) -> tuple[Int64s, Int64s]:
+    """Return one message in place of several for a root that come one after the other: the xor of their values."""
+    if root_id.size < 2:
+        return root_id, values
+    differs = root_id[1:] != root_id[:-1]
+    if differs.all():
+        return root_id, values
+    first = np.flatnonzero(np.r_[True, differs])
+    return root_id[first], np.bitwise_xor.reduceat(values, first)
+
+
 def join(
     inputs: Anchors, parents: Parents, outputs: int, make_ids: Callable[[Int64s, Int64s], Int64s]
 ) -> tuple[Int64s, Anchors]:

@@ -158,6 +158,10 @@ class AckerExecutor(Executor):
         """Return the outcomes for each spout task: as columns for those that emit batches."""
         found: dict[int, list[TreeOutcome] | OutcomeColumns] = {}
         reasons = list(self._reasons_of(done)) if any(self._reasons) else None
+        first = int(done.task_id[0])
+        if (done.task_id == first).all():
+            columns = OutcomeColumns(done.message_id, done.outcome, reasons)
+            return {first: columns if first in self.batch_tasks else list(columns)}
         for task_id in np.unique(done.task_id).tolist():
             rows = np.flatnonzero(done.task_id == task_id)
             mine = None if reasons is None else [reasons[row] for row in rows.tolist()]
