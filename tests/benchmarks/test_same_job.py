@@ -26,6 +26,6 @@ def test_the_page_tells_the_lines_of_code_of_each_program(same_job):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_program_does_the_job(same_job, rabbitmq, name):
     """Needs half a minute for the back-off. Without the group `rivals`, only acker's runs."""
-    if not same_job.is_here(name) or (name == "taskiq" and not same_job.is_here("taskiq_aio_pika")):
+    if not same_job.is_here(name):
         pytest.skip(f"{name} is not installed: pip install --group rivals")
     same_job.run(name, rabbitmq.url)
