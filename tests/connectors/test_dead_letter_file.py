@@ -74,6 +74,15 @@ def test_a_file_that_is_written_anew_keeps_its_mode_and_the_link_to_it(tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["letters", "link"]
 
 
+def test_each_of_many_letters_is_found(tmp_path):
+    """They are read some hundred at a time: between two reads none is left out."""
+    path = tmp_path / "letters"
+    written(path, *(b"%d" % number for number in range(1200)))
+    letters = DeadLetters(DeadLetterFile(path))
+    assert [int(letter.value) for letter in letters.find().letters] == list(range(1200))
+    assert len(letters.retry(to=MemoryPublisher()).letters) == 1200 and values(path) == []
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "letters"
     written(path, b"lamp", b"desk")

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -169,7 +170,7 @@ class FileLetters(StoredMessages):
 
     def read(self, limit: int) -> Sequence[Delivery]:
         """Return the next letters."""
-        return [delivery for delivery, _ in zip(self._deliveries, range(limit), strict=False)]
+        return list(itertools.islice(self._deliveries, limit))
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
         """Write the file anew without these letters."""
