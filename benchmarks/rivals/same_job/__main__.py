@@ -1,8 +1,9 @@
 """The same job in five libraries: its lines of code, and whether it does it.
 
 An order comes from RabbitMQ. Three items of it are packed in threads; the message is acked when all are. A failure is
-tried again after 1, 2, 4, 8 and 16 s, and then the order is a dead letter. SIGTERM lets open orders end; Prometheus has
-metrics. The task queues read messages of their own format only, so these are sent by their own clients.
+tried again after 1, 2, 4, 8 and 16 s, or as the library's own back-off has it, and then the order is a dead letter.
+SIGTERM lets open orders end; Prometheus has metrics. All queues are classic and durable. The task queues read messages
+of their own format only, so these are sent by their own clients.
 
 `python benchmarks/rivals/same_job` counts lines of code: neither blank lines nor comments nor docstrings. With
 `URL=amqp://...` it also runs the programs whose library is installed, or those that are named. `--orders 2000` measures

@@ -20,10 +20,10 @@ def handle(message):
 
 
 consumer = Consumer(
-    RabbitMQ(url, "orders", declare="quorum"),
+    RabbitMQ(url, "orders", declare={"durable": True}),
     decode=json.loads,
     attempts_max=6,
-    dead_letters=RabbitMQPublisher(url, routing_key="orders.dead", declare="quorum"),
+    dead_letters=RabbitMQPublisher(url, routing_key="orders.dead", declare={"durable": True}),
 )
 with pool, serve(consumer, port=int(os.environ["PORT"])):
     consumer.run(handle)

@@ -8,15 +8,15 @@ from aio_pika import Message
 from order import pack
 from taskiq import Context, SmartRetryMiddleware, TaskiqDepends
 from taskiq.middlewares import PrometheusMiddleware
-from taskiq_aio_pika import AioPikaBroker, Queue
+from taskiq_aio_pika import AioPikaBroker, Queue, QueueType
 
 retries = SmartRetryMiddleware(default_retry_count=6, default_delay=1, use_delay_exponent=True)
 metrics = PrometheusMiddleware(server_port=int(os.environ["PORT"]))
 broker = AioPikaBroker(
     os.environ["URL"],
-    task_queues=[Queue(name="orders")],
-    dead_letter_queue=Queue(name="orders.dead"),
-    delay_queue=Queue(name="orders.delay"),
+    task_queues=[Queue(name="orders", type=QueueType.CLASSIC)],
+    dead_letter_queue=Queue(name="orders.dead", type=QueueType.CLASSIC),
+    delay_queue=Queue(name="orders.delay", type=QueueType.CLASSIC),
 ).with_middlewares(retries, metrics)
 
 
