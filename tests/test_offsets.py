@@ -700,3 +700,22 @@ def test_what_an_interrupted_apply_left_is_applied_by_the_next():
         assert found[0] == expected
         line += 1
     assert line > 40
+
+
+@pytest.mark.parametrize("runs", [[(0, 3)], [(5, 9), (9, 12)], [(5, 9), (11, 12), (12, 20)], [(5, 9), (7, 9)]])
+def test_a_run_of_offsets_is_emitted_as_each_of_them_is(runs):
+    at_once, one_by_one = OffsetTracker(), OffsetTracker()
+    for first, end in runs:
+        at_once.emitted_run(0, first, end)
+        for offset in range(first, end):
+            one_by_one.emitted(0, offset)
+        assert at_once.snapshot() == one_by_one.snapshot() and at_once.committable() == one_by_one.committable()
+    at_once.acked(0, runs[0][0])
+    assert at_once.committable() == {0: runs[0][0] + 1}
+
+
+def test_a_run_of_offsets_that_does_not_ascend_is_refused():
+    tracker = OffsetTracker()
+    tracker.emitted_run(0, 5, 9)
+    with pytest.raises(ArgumentValueError, match="offset 3: "):
+        tracker.emitted_run(0, 3, 5)

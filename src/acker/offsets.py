@@ -547,6 +547,18 @@ class OffsetTracker:
             return True
         return self._partitions.emit(self._partitions.begin(partition) if log is None else log, partition, offset)
 
+    def emitted_run(self, partition: int, first: int, end: int) -> None:
+        """Open messages whose offsets follow each other, from `first` to before `end`; raises as `emitted`."""
+        log = self._logs.get(partition)
+        if log is not None and first == log.grows_at and end <= OFFSET_MAX:
+            # As in `emitted`, for all of them at once.
+            log.open.update(dict.fromkeys(range(first, end)))
+            log.next = log.grows_at = end
+            self._stats.emitted += end - first
+            return
+        for offset in range(first, end):
+            self.emitted(partition, offset)
+
     def read_up_to(self, partition: int, offset: int) -> None:
         """Note that nothing but markers of transactions and compacted messages lies below this offset.
 

@@ -226,27 +226,39 @@ class Membership:
 
     def _enter(self, messages: Iterable[Any]) -> list[Delivery]:
         """Note offsets as open, and return their deliveries."""
-        by_partition = self.assignments.by_partition
         deliveries: list[Delivery] = []
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._judge(error, message)
-                continue
-            partition, offset, timestamp_ms = message.partition(), message.offset(), message.timestamp()[1]
-            assignment = by_partition.get((message.topic(), partition))
-            if assignment is None:
-                continue  # it was revoked by a rebalance within the same call
-            if offset < assignment.next:
-                self._refuse_older(assignment, offset)
-            assignment.tracker.emitted(partition, offset)
-            assignment.next = offset + 1
-            if timestamp_ms > assignment.latest_ms:
-                assignment.latest_ms = timestamp_ms
-            if assignment.done and assignment.done.has(offset, timestamp_ms):
-                assignment.tracker.acked(partition, offset)
-                self._stats.skipped += 1
-                continue
-            deliveries.append(KafkaDelivery(message, (assignment, offset)))
+        topic = partition = assignment = None
+        first = end = -1  # the offsets of the last messages, which follow each other and are not noted yet
+        try:
+            for message in messages:
+                if (error := message.error()) is not None:
+                    self._judge(error, message)
+                    continue
+                if message.partition() != partition or message.topic() != topic:
+                    _note(assignment, first, end)
+                    topic, partition = message.topic(), message.partition()
+                    assignment = self.assignments.by_partition.get((topic, partition))
+                    first = end = -1
+                if assignment is None:
+                    continue  # it was revoked by a rebalance within the same call
+                offset, timestamp_ms = message.offset(), message.timestamp()[1]
+                if offset != end:
+                    _note(assignment, first, end)
+                    first = end = offset
+                    if offset < assignment.next:
+                        self._refuse_older(assignment, offset)
+                end = offset + 1
+                if timestamp_ms > assignment.latest_ms:
+                    assignment.latest_ms = timestamp_ms
+                if assignment.done and assignment.done.has(offset, timestamp_ms):
+                    _note(assignment, first, end)
+                    first = end
+                    assignment.tracker.acked(assignment.partition, offset)
+                    self._stats.skipped += 1
+                    continue
+                deliveries.append(KafkaDelivery(message, (assignment, offset)))
+        finally:
+            _note(assignment, first, end)
         if deliveries:
             self._faults.on_success()
         return deliveries
@@ -374,3 +386,10 @@ class Membership:
 def _uncommitted(assignments: Iterable[Assignment]) -> int:
     """Return how many messages of some partitions are acked and not committed."""
     return sum(each.acked - each.committed for each in assignments)
+
+
+def _note(assignment: Assignment | None, first: int, end: int) -> None:
+    """Note offsets that follow each other as open."""
+    if assignment is not None and first < end and assignment.is_held:
+        assignment.tracker.emitted_run(assignment.partition, first, end)
+        assignment.next = end
