@@ -364,8 +364,12 @@ class MicroBatches:
 
     def _named(self) -> frozenset[int]:
         """Return the tasks whose acked message ids are wanted: those that act on an ack, and the driver's."""
-        plain = {Spout.ack, ReliableSpout.ack}
-        acting = {task.collector.task for task in self._executors.spout_tasks() if type(task.spout).ack not in plain}
+        acting = {
+            task.collector.task
+            for task in self._executors.spout_tasks()
+            if type(task.spout).ack not in (Spout.ack, ReliableSpout.ack)
+            or type(task.spout).ack_batch is not Spout.ack_batch
+        }
         return frozenset(acting | {_DRIVER})
 
     # ---- the end of a micro-batch ------------------------------------------------------------------------------------
