@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acker.topology import Grouping, Topology, Window, WindowedBolt
+from acker.topology import Grouping, Topology, Window, WindowedArrowBolt, WindowedBolt
 from tests.spark.topologies.both import Numbers, note, run_both
 
 pytestmark = pytest.mark.spark
@@ -32,6 +32,24 @@ class ByEventTime(Noted):
     lag_secs = 20
 
 
+class NotedColumns(WindowedArrowBolt):
+    """The same in columns: each task has one window."""
+
+    def process_window(self, window):
+        tables = (sorted(each["n"].to_pylist()) for each in (window.table, window.new, window.expired))
+        note(self, window.start, window.end, *map(tuple, tables))
+
+
+class ColumnsByCount(NotedColumns):
+    window = ByCount.window
+
+
+class ColumnsByEventTime(NotedColumns):
+    window = ByEventTime.window
+    timestamp_field = "n"
+    lag_secs = 20
+
+
 class Totals(WindowedBolt):
     window = Window.tumbling(count=2)
 
@@ -49,9 +67,16 @@ def test_windows_are_the_same_on_both(spark, tmp_path):
         by_count = ByCount.spec(inputs={numbers: Grouping.fields("key")}, par=2)
         by_time = ByEventTime.spec(inputs={numbers: Grouping.fields("key")}, par=2)
         totals = Totals.spec(inputs=[by_count])
+        columns_by_count = ColumnsByCount.spec(inputs={numbers: Grouping.fields("key")}, par=2)
+        columns_by_time = ColumnsByEventTime.spec(inputs={numbers: Grouping.fields("key")}, par=2)
 
     both = run_both(Windows, spark, tmp_path, {"topology.max.spout.pending": 20})
-    for component, count in (("by_count", 5 * 6), ("by_time", 5 * 17)):
+    for component, count in (
+        ("by_count", 5 * 6),
+        ("by_time", 5 * 17),
+        ("columns_by_count", 30),
+        ("columns_by_time", 2 * 17),
+    ):
         ours, theirs = both.local.of(component), both.spark.of(component)
         assert ours == theirs
         assert sum(ours.values()) >= count
