@@ -22,6 +22,9 @@ from acker.spark.topologies.tuple_blocks import decode_tuples
 from acker.topology import ArrowBolt, Bolt, Grouping, ReliableSpout, Spout, StatefulBolt, Stream, Topology
 from acker.topology.tuple_batch import TupleBatch
 from tests.spark.topologies.both import Numbers, is_first, note, run_both
+from tests.torture.kills import LOCAL
+from tests.torture.topology_kills import Program
+from tests.torture.topology_kills.words import BAD, FLAKY, KILL_COUNTING, KILL_WORKER, SOUR
 
 ROWS = 120
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
@@ -36,6 +39,8 @@ GROUPINGS = {
 }
 # Where the same rows go to the same tasks on both runtimes.
 SAME_TASKS = {"fields", "both_fields", "all", "global", "custom"}
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 
 
 def word_of(n):
@@ -63,11 +68,13 @@ class Words(Spout):
         self.next = n.stop
         self.emit_batch({"word": [word_of(each) for each in n], "n": list(n)}, tup_ids=list(n))
 
-    def ack(self, tup_id):
-        note(self, "ack", tup_id)
+    def ack_batch(self, tup_ids):
+        for tup_id in tup_ids.to_pylist():
+            note(self, "ack", tup_id)
 
-    def fail(self, tup_id, reason):
-        note(self, "fail", tup_id, reason.kind.name, reason.component, reason.exception)
+    def fail_batch(self, tup_ids, reasons):
+        for tup_id, reason in zip(tup_ids.to_pylist(), reasons, strict=True):
+            note(self, "fail", tup_id, reason.kind.name, reason.component, reason.exception)
 
 
 class Fan(ArrowBolt):
@@ -243,6 +250,21 @@ def test_rows_and_batches_end_as_in_one_process(spark, tmp_path):
     assert {name for name, _ in different} <= {"sum", "sums", "count"}, different
     dead = [key for key in both.spark.of("batches", tasks=False) if key[0] == "dead"]
     assert dead == [("dead", 11, (11, 1), "count", "not now", 3)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_of_workers_and_of_the_driver_leave_exact_counts(tmp_path):
+    special = {3: BAD, 5: f"{KILL_WORKER}-1", 11: SOUR, 20: f"{FLAKY}-1", 44: f"{KILL_COUNTING}-1"}
+    lines = [" ".join(WORDS[(number + place) % len(WORDS)] for place in range(3)) for number in range(60)]
+    for number, word in special.items():
+        lines[number] += f" {word}"
+    program = Program(tmp_path / "run", lines, LOCAL, "WordCountInColumns")
+    program.dies("evaluated", 2, seconds=600)
+    program.dies("planned", 1, seconds=600)
+    account = program.ends(seconds=600)
+    assert (account.acked, account.dead) == (58, 2)
 
 
 class Small(Topology):

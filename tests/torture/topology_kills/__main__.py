@@ -17,7 +17,7 @@ from tests.torture.kills import CLUSTER, LOCAL, Victim, processes
 from tests.torture.output import say, say_totals
 from tests.torture.topology_kills.account import Account, AccountError, check
 from tests.torture.topology_kills.run import Program
-from tests.torture.topology_kills.words import BAD, FLAKY, SOUR
+from tests.torture.topology_kills.words import BAD, FLAKY, SOUR, TOPOLOGIES
 
 _WHAT: Final = "Kill workers, executors and drivers under a topology on Spark, and check its account."
 _WORDS: Final = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "away")
@@ -60,6 +60,7 @@ class Soak:
         self._left = kills
         self._say = say
         self.master = self._rng.choice((CLUSTER, LOCAL))
+        self.topology = self._rng.choice(list(TOPOLOGIES))
         self.lines = lines_of(self._rng, _LINES_A_KILL * kills)
         self.done: Counter[str] = Counter()
         self.drivers = self.failures = 0
@@ -71,7 +72,7 @@ class Soak:
         ------
         AccountError
         """
-        program = Program(folder, self.lines, self.master)
+        program = Program(folder, self.lines, self.master, self.topology)
         deadline = time.monotonic() + _RUN_SECONDS_MAX
         while True:
             self.drivers += 1
@@ -135,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begin, left, totals = time.monotonic(), options.kills, Counter[str]()
     while left > 0:
         soak = Soak(seed, min(left, _KILLS_A_RUN), say)
-        say(f"seed {seed}: {soak.master}, {len(soak.lines)} lines")
+        say(f"seed {seed}: {soak.topology} on {soak.master}, {len(soak.lines)} lines")
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
                 account = soak.run(Path(folder, "run"))

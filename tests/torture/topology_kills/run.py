@@ -23,18 +23,20 @@ class Program:
     folder : Path
     lines : sequence of str
     master : str
+    topology : str
+        The name of a class in `TOPOLOGIES`.
     """
 
-    def __init__(self, folder: Path, lines: Sequence[str], master: str) -> None:
+    def __init__(self, folder: Path, lines: Sequence[str], master: str, topology: str = "WordCount") -> None:
         folder.mkdir(parents=True)
         (folder / LINES).write_text("\n".join(lines))
-        self._folder, self._master = folder, master
+        self._folder, self._arguments = folder, (str(folder), master, topology)
         self._environment = environment_of(folder)
 
     @contextlib.contextmanager
     def start(self, *death: str) -> Iterator[subprocess.Popen[bytes]]:
         """Start a driver, which sends itself a signal at a point and a number, if given; at the end it is gone."""
-        command = [sys.executable, "-m", "tests.torture.topology_kills.driver", str(self._folder), self._master, *death]
+        command = [sys.executable, "-m", "tests.torture.topology_kills.driver", *self._arguments, *death]
         with self.log.open("ab") as log:
             driver = subprocess.Popen(
                 command,

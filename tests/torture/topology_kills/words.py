@@ -1,4 +1,7 @@
-"""The word count that gets killed: a spout over a file, a bolt that splits, and one that counts in its state."""
+"""The word count that gets killed: a spout over a file, a bolt that splits, and one that counts in its state.
+
+It is there twice: tuple by tuple, and in columns.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from acker.spark.topologies import bolt_state
-from acker.topology import Bolt, Grouping, Reason, ReliableSpout, StatefulBolt, Topology
+from acker.topology import ArrowBolt, Bolt, Grouping, Reason, ReliableSpout, StatefulBolt, Topology
 from tests.torture.kills import processes
 
 FOLDER: Final = "user.kills.folder"
@@ -47,7 +51,7 @@ def is_first(folder: Path, name: str) -> bool:
 class Lines(ReliableSpout):
     """The lines of a file, by their numbers; those that were acked or given up are in two other files."""
 
-    outputs = ("line",)
+    outputs: ClassVar[Any] = ("line",)
     attempts_max = 3
     backoff_secs = 0.05
 
@@ -84,7 +88,7 @@ class Lines(ReliableSpout):
 class Split(Bolt):
     """The words of lines."""
 
-    outputs = ("word",)
+    outputs: ClassVar[Any] = ("word",)
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Take the folder."""
@@ -95,13 +99,16 @@ class Split(Bolt):
         for word in tup.line.split():
             if word == BAD or (word.startswith(FLAKY) and is_first(self._folder, word)):
                 raise ValueError(word)
-            if word.startswith(KILL_WORKER) and is_first(self._folder, word):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if word.startswith(KILL_EXECUTOR) and is_first(self._folder, word):
-                executor = processes.executor_of(os.getpid())
-                assert executor is not None
-                os.kill(executor, signal.SIGKILL)
+            self._die_at(word)
             self.emit([word])
+
+    def _die_at(self, word: str) -> None:
+        if word.startswith(KILL_WORKER) and is_first(self._folder, word):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if word.startswith(KILL_EXECUTOR) and is_first(self._folder, word):
+            executor = processes.executor_of(os.getpid())
+            assert executor is not None
+            os.kill(executor, signal.SIGKILL)
 
 
 class Count(StatefulBolt):
@@ -142,3 +149,66 @@ class WordCount(Topology):
     lines = Lines.spec()
     split = Split.spec(inputs=[lines], par=2)
     count = Count.spec(inputs={split: Grouping.fields("word")}, par=2)
+
+
+class LinesInBatches(Lines):
+    """The lines, eight at once."""
+
+    outputs: ClassVar[Any] = {"line": pa.string()}
+
+    def next_tuple(self) -> None:
+        """Emit a batch."""
+        if not self._todo:
+            self.finish()
+            return
+        numbers, lines = zip(*(self._todo.popleft() for _ in range(min(8, len(self._todo)))), strict=True)
+        self.emit_batch({"line": lines}, tup_ids=numbers)
+
+
+class SplitRows(ArrowBolt, Split):
+    """The words of a batch of lines."""
+
+    outputs: ClassVar[Any] = {"word": pa.string()}
+
+    def process_rows(self, batch: pa.RecordBatch) -> None:
+        """Emit the words; raise, fail or die at some."""
+        words: list[str] = []
+        parents: list[int] = []
+        for row, line in enumerate(batch.column("line").to_pylist()):
+            of_line = str(line).split()
+            if BAD in of_line:
+                raise ValueError(BAD)
+            if any(word.startswith(FLAKY) and is_first(self._folder, word) for word in of_line):
+                self.fail_rows([row], FLAKY)
+                continue
+            for word in of_line:
+                self._die_at(word)
+            words += of_line
+            parents += [row] * len(of_line)
+        self.emit_batch({"word": words}, parents=parents)
+
+
+class CountRows(ArrowBolt, Count):
+    """How often each word came, in batches."""
+
+    def process_rows(self, batch: pa.RecordBatch) -> None:
+        """Count; fail or die at some words, when they have been counted."""
+        words = [str(word) for word in batch.column("word").to_pylist()]
+        for word in words:
+            self.state[word] = self.state.get(word, 0) + 1
+        self.fail_rows([row for row, word in enumerate(words) if word == SOUR], SOUR)
+        if any(word.startswith(KILL_COUNTING) and is_first(self._folder, word) for word in words):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WordCountInColumns(Topology):
+    """The same in columns."""
+
+    config = WordCount.config
+
+    lines = LinesInBatches.spec()
+    split = SplitRows.spec(inputs=[lines], par=2)
+    count = CountRows.spec(inputs={split: Grouping.fields("word")}, par=2)
+
+
+TOPOLOGIES: Final = {each.__name__: each for each in (WordCount, WordCountInColumns)}
