@@ -16,6 +16,7 @@ from acker.topology import (
     Grouping,
     ReliableSpout,
     Spout,
+    Stream,
     Topology,
     TopologyError,
     Window,
@@ -141,6 +142,54 @@ def test_late_rows_come_as_a_batch():
 
     run = run_bolt(Keeps, [make_tuple({"n": n, "at": at}) for n, at in [(0, 1), (1, 40), (2, 3), (3, 4)]])
     assert late == [2, 3] and len(run.acked) == 4
+
+
+def test_late_rows_may_be_emitted_and_failed_by_their_numbers():
+    ended = {}
+
+    class Source(Spout):
+        outputs = {"n": pa.int64(), "at": pa.int64()}
+        rows = {0: 1, 1: 40}
+
+        def next_tuple(self):
+            if self.rows:
+                n, at = [*self.rows], [*self.rows.values()]
+                Source.rows = {}
+                self.emit_batch({"n": n, "at": at}, tup_ids=n)
+
+        def ack(self, tup_id):
+            ended[tup_id] = "acked"
+
+        def fail(self, tup_id, reason):
+            ended[tup_id] = reason.exception
+
+    class Keeps(Columns):
+        outputs = [Stream({"n": pa.int64()}, name="late")]
+        window = Window.tumbling(secs=10)
+        timestamp_field = "at"
+
+        def process_window(self, window):
+            pass
+
+        def process_late(self, rows):
+            n = rows["n"].to_pylist()
+            self.fail_rows([each == 3 for each in n], "too late")
+            kept = [row for row, each in enumerate(n) if each != 3]
+            self.emit_batch({"n": [n[row] for row in kept]}, kept, stream="late")
+
+    class Fails(Bolt):
+        def process(self, tup):
+            raise ValueError("behind")
+
+    specs = {"source": Source.spec()}
+    specs["keeps"] = Keeps.spec(inputs=[specs["source"]])
+    specs["fails"] = Fails.spec(inputs=[specs["keeps"]["late"]])
+    with Scheduler.of(type("Late", (Topology,), specs), seed=3, no_restart=True) as scheduler:
+        scheduler.advance(5)
+        Source.rows = {5: 41, 3: 4, 2: 3, 6: 42, 4: 2}
+        scheduler.advance(5)
+    acked = dict.fromkeys([0, 1, 5, 6], "acked")
+    assert ended == acked | {3: "too late", 2: "ValueError: behind", 4: "ValueError: behind"}
 
 
 def test_the_state_carries_the_open_windows_over_runs_and_is_empty_behind_them():

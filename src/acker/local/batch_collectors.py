@@ -59,9 +59,24 @@ class BatchCall:
         self.failed: dict[int, Any] = {}
         self.faults: dict[int, RowFault] = {}
         self.sole_parent: int | None = None
+        # The rows that user code was given, if not all: it counts in them.
+        self._given: Int64s | None = None
         self._mark = 0
         self._is_failed = np.zeros(rows, bool)
         self._is_parent = np.zeros(rows, bool)
+
+    def give(self, rows: Int64s | None) -> None:
+        """Take note that user code is given some of the rows; None: all."""
+        self._given = rows
+
+    @property
+    def given_count(self) -> int:
+        """How many rows user code was given."""
+        return self.rows if self._given is None else self._given.size
+
+    def place(self, rows: Int64s) -> Int64s:
+        """Return where rows that user code was given are in the batch."""
+        return rows if self._given is None else self._given[rows]
 
     def anchor_to(self, row: int) -> None:
         """Anchor what is emitted from now on to one row, until `release`."""
@@ -88,7 +103,7 @@ class BatchCall:
 
     def fail(self, rows: Any, reason: Any) -> None:
         """Fail rows; refuse those that are parents."""
-        found = self._rows_of(rows)
+        found = self.place(self._rows_of(rows))
         if isinstance(reason, Sequence) and not isinstance(reason, str):
             if len(reason) != found.size:
                 raise ArgumentValueError(f"fail_rows: {len(reason)} reasons for {found.size} rows")
@@ -110,15 +125,15 @@ class BatchCall:
             rows = rows.to_numpy(zero_copy_only=False) if isinstance(rows, pa.Array) else rows.to_numpy()
         found = np.atleast_1d(np.asarray(rows))
         if found.dtype == bool:
-            if found.size != self.rows:
-                raise ArgumentValueError(f"fail_rows: a mask of {found.size} for {self.rows} rows")
+            if found.size != self.given_count:
+                raise ArgumentValueError(f"fail_rows: a mask of {found.size} for {self.given_count} rows")
             return np.flatnonzero(found)
         if found.size and found.dtype.kind not in "iu":
             raise ArgumentTypeError(f"fail_rows: expected rows or a mask, got {found.dtype}")
         found = found.astype(np.int64)
-        bad = found[(found < 0) | (found >= self.rows)]
+        bad = found[(found < 0) | (found >= self.given_count)]
         if bad.size:
-            raise ArgumentValueError(f"fail_rows: there is no row {bad[0]}, the batch has {self.rows} rows")
+            raise ArgumentValueError(f"fail_rows: there is no row {bad[0]}, the batch has {self.given_count} rows")
         return found
 
 
@@ -145,6 +160,11 @@ class ArrowBoltCollector(LocalBoltCollector):
         """The rows that are being processed."""
         assert self._call is not None
         return self._call.batch
+
+    def give(self, rows: Int64s | None) -> None:
+        """Take note that user code is given some rows of the batch; None: all."""
+        assert self._call is not None
+        self._call.give(rows)
 
     def anchor_to(self, row: int) -> BatchCall:
         """Anchor what is emitted from now on to one row of the batch; return the call, which ends that."""
@@ -183,15 +203,16 @@ class ArrowBoltCollector(LocalBoltCollector):
             outputs_of_one = np.arange(outputs if self._anchors else 0)
             return Parents(outputs_of_one, np.full(outputs_of_one.size, call.sole_parent))
         if parents is not None:
-            return read_parents(parents, outputs, call.rows, "parents")
+            read = read_parents(parents, outputs, call.given_count, "parents")
+            return Parents(read.output, call.place(read.row))
         if not self._anchors:
             return None
-        if outputs != call.rows:
+        if outputs != call.given_count:
             raise ArgumentValueError(
-                f"{outputs} rows for a batch of {call.rows} rows; write parents=... for their rows"
+                f"{outputs} rows for a batch of {call.given_count} rows; write parents=... for their rows"
             )
         same = np.arange(outputs)
-        return Parents(same, same)
+        return Parents(same, call.place(same))
 
     def fail_rows(self, rows: Any, reason: Any) -> None:
         """Fail rows of the batch that is being processed."""

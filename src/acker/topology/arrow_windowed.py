@@ -47,7 +47,7 @@ class WindowedArrowBolt(ArrowBolt, WindowedBolt):
     def process_late(self, tup: pa.RecordBatch) -> Any:  # type: ignore[override]
         """Handle rows whose windows have all ended. They are counted as "late_tuples" and acked; override to keep them.
 
-        With `timestamp_field` only.
+        With `timestamp_field` only. What it emits is anchored to them, as in `process_rows`.
         """
 
     def process_rows(self, batch: pa.RecordBatch) -> None:
@@ -133,7 +133,11 @@ class WindowedArrowBolt(ArrowBolt, WindowedBolt):
         self.report_metric("late_tuples", late.size)
         [value], _ = values_of(batch.column(self.timestamp_field).slice(int(late[0]), 1))
         self._tell_late(rows.source.component, value, last_end)
-        returned: object = self.process_late(take_rows(batch, late))
+        self._collector.give(late)
+        try:
+            returned: object = self.process_late(take_rows(batch, late))
+        finally:
+            self._collector.give(None)
         if returned is not None:
             refuse_unrun(self.component_name, "process_late", returned)
 
