@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from acker.connectors import Consumer
+from acker.observe.calls import Busy
 from acker.testing.connectors import MemoryPublisher, MemorySource
 from acker.ui import LivePage
 from tests.ui.fakes import ask
@@ -206,6 +207,18 @@ def test_messages_that_wait_behind_the_limit_are_told(broker) -> None:
         found = headline_of(consumer, "At its limit")
         message.ack()
     assert found["text"].startswith("At its limit: 2 of 2 messages are pending; 1 message waits. Work on more")
+
+
+def test_messages_that_wait_for_another_attempt_are_not_told_to_need_more_threads(broker) -> None:
+    broker.publish([b"one", b"two", b"three"])
+    with consumer_of(broker, open_max=2, attempts_max=None, backoff_secs=60) as consumer:
+        for _, message in zip(range(2), consumer, strict=False):
+            message.fail("no sofa is left")
+        fresh(consumer, lambda view: consumer._store.retrying == 2)
+        told = [consumer._view._limit(consumer.stats(), 0, Busy()) for _ in range(3)]
+    assert told[-1].mend == (
+        "2 of them have failed, and wait for another attempt: see the last failures, or give attempts_max"
+    )
 
 
 def test_a_message_that_nobody_works_for_is_told_to_be_forgotten(broker) -> None:

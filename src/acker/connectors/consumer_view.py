@@ -225,6 +225,10 @@ class ConsumerView:
         self._limited = self._limited + 1 if limit.is_full or limit.threads else 0
         if self._limited < _LIMITED_READINGS:
             return None
+        retrying = self._store.retrying
+        if not limit.threads and 2 * retrying >= limit.pending:
+            failed = f"{retrying:,} of them have failed, and wait for another attempt"
+            return limit._replace(mend=f"{failed}: see the last failures, or give attempts_max")
         step = self._steps.slowest()
         if step is None:
             return limit

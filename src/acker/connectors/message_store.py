@@ -198,6 +198,11 @@ class MessageStore:
         copied = list(self._by_id.copy().values())
         return [each.delivery for each in copied if each.state == "done" or (each.state == "open" and _is_done(each))]
 
+    @property
+    def retrying(self) -> int:
+        """How many messages have failed, and wait for another attempt in this process."""
+        return len(self._waiting)
+
     def oldest(self, most: int | None = None) -> list[Attempt]:
         """Return the attempts that were handed out and have not ended, the oldest first."""
         copied = list(self._by_id.copy().values())
