@@ -61,12 +61,12 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("points", [list(POINTS)[::2], list(POINTS)[1::2]], ids=["some", "others"])
 def test_a_driver_that_is_killed_at_each_of_its_points_counts_each_line_once(tmp_path, points):
-    special = dict.fromkeys(range(9, 900, 30), BAD) | {number: f"{FLAKY}-{number}" for number in range(4, 900, 30)}
-    program = Program(tmp_path / "run", lines_of(900, special), LOCAL)
+    special = dict.fromkeys(range(9, 1500, 50), BAD) | {number: f"{FLAKY}-{number}" for number in range(4, 1500, 50)}
+    program = Program(tmp_path / "run", lines_of(1500, special), LOCAL)
     for point in points:
         program.dies(point, {"checked": 9, "before a write": 5, "written": 6}.get(point, 2))
     account = program.ends()
-    assert (account.acked, account.dead) == (870, 30)
+    assert (account.acked, account.dead) == (1470, 30)
 
 
 def run_without_spark(folder, how):
