@@ -29,7 +29,7 @@ from tests.torture.topology_kills.words import (
     SOUR,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[3]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]

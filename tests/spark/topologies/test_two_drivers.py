@@ -21,7 +21,7 @@ from acker.topology import Grouping, Spout, StatefulBolt, Topology
 from tests.torture.kills import LOCAL
 from tests.torture.topology_kills import Program, check
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 class Numbers(Spout):
