@@ -300,6 +300,7 @@ def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
     assert stream.done() == expected
 
 
+@pytest.mark.slow
 def test_by_event_time_one_micro_batch_with_empty_partitions_ends_as_four_do(session, tmp_path):
     (tmp_path / "in").mkdir()
     sent = [(Kind.TRACK, 1, 5, 0), (Kind.TRACK, 2, 6, 1000), (Kind.TRACK, 3, 7, 1001), (Kind.OK, 1, 5, 1005)]
