@@ -91,7 +91,8 @@ def test_a_call_that_hangs_is_named_with_its_line_wherever_it_is(monkeypatch, bo
     where = "Wait.process" if bolt is Wait else "Gate.enter"
     # Further calls hang when trees have timed out.
     told = re.compile(
-        rf"{re.escape(who)}( hangs: it)? has been in one call {re.escape(what)} at test_calls.py:\d+ in {where}"
+        rf"{re.escape(who)}( hangs: it)? has been in one call {re.escape(what)}( \(message \d+\))?"
+        rf" at test_calls.py:\d+ in {where}"
     )
     try:
         while told.search(source.view()["headline"]["text"]) is None:

@@ -1,4 +1,4 @@
-"""Tokens and reports that are signed with a secret, and what is refused."""
+"""Tokens and reports that are signed with a secret, with the example of docs/remote.md, and what is refused."""
 
 import logging
 import re
