@@ -117,7 +117,7 @@ release-check:  ## all that a release needs: facts, wheel, docs, test-all, run, 
 clean:  ## remove what builds and tools left behind; .venv stays
 	rm -rf build dist wheelhouse spark-warehouse src/*.egg-info
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/acker/_core.*.so src/acker/_flow.*.so ext/acker/*.cpp ext/acker/tests/_*.cpp
+	rm -f src/acker/_core.*.so src/acker/_flow.*.so src/acker/_handles.*.so ext/acker/*.cpp ext/acker/tests/_*.cpp
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv

@@ -74,7 +74,11 @@ def extension(name: str, source: str) -> Extension:
 setup(
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
-        [extension("_core", "tests/_core_testing" if testing else "_core"), extension("_flow", "_flow")],
+        [
+            extension("_core", "tests/_core_testing" if testing else "_core"),
+            extension("_flow", "_flow"),
+            extension("_handles", "_handles"),
+        ],
         include_path=["ext/acker"],
         compiler_directives={"language_level": "3", "embedsignature": True},
     ),

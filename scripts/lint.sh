@@ -52,8 +52,8 @@ if python -c "import sys; sys.exit(sys.version_info < (3, 12))"; then
 else
     echo "lint: mypy not run: it needs the stubs of a NumPy for Python 3.12 or newer"
 fi
-check stubtest python -m mypy.stubtest acker._core acker._flow --concise --mypy-config-file pyproject.toml \
-    --allowlist scripts/stubtest-allowlist.txt
+check stubtest python -m mypy.stubtest acker._core acker._flow acker._handles --concise \
+    --mypy-config-file pyproject.toml --allowlist scripts/stubtest-allowlist.txt
 # shellcheck disable=SC2086 # a list
 check cython-lint cython-lint $cython_sources
 # shellcheck disable=SC2086 # a list

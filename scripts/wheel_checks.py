@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 # are what makes a wheel grow by accident, take more than that.
 SIZE_BYTES_MAX = 1_800_000
 
-MODULES = ("_core", "_flow")
+MODULES = ("_core", "_flow", "_handles")
 # A function that modules have which were built with ACKER_TESTING=1.
 _OF_TESTS = b"fail_allocations_after"
 TYPES = ("acker/py.typed", *(f"acker/{module}.pyi" for module in MODULES))

@@ -18,7 +18,6 @@ import pytest
 
 from acker import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError, SourceError, TopologyError
 from acker.connectors import Consumer, DeadLetterFile, PublishBolt, SourceSpout
-from acker.connectors import consumer as consumer_module
 from acker.local.prometheus import RuntimeCollector
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.ui import LivePage
@@ -216,20 +215,21 @@ def test_a_message_whose_hand_out_is_interrupted_comes_again(broker, monkeypatch
     broker.publish([b"a"])
     interrupts = [InterruptError()]
 
-    def interrupt(*arguments):
-        if interrupts:
+    def interrupted(original, *, is_called):
+        def interrupt(*arguments):
+            if not interrupts:
+                return original(*arguments)
+            if is_called:
+                original(*arguments)
             raise interrupts.pop()
-        return original(*arguments)
 
-    original = bytes.decode
-    decode = interrupt if place == "in the decoder" else original
+        return interrupt
+
+    decode = interrupted(bytes.decode, is_called=False) if place == "in the decoder" else bytes.decode
     consumer = Consumer(MemorySource(broker), timeout_secs=0.1, **QUICK, decode=decode)
-    if place == "before the tree":
-        original = consumer_module.MessageTree
-        monkeypatch.setattr(consumer_module, "MessageTree", interrupt)
-    elif place == "before the handle":
-        original = consumer_module.Message
-        monkeypatch.setattr(consumer_module, "Message", interrupt)
+    if place != "in the decoder":
+        begin = interrupted(Consumer.begin_message, is_called=place == "before the handle")
+        monkeypatch.setattr(Consumer, "begin_message", begin)
     with consumer:
         with pytest.raises(InterruptError):
             next(iter(consumer))
@@ -243,17 +243,18 @@ def test_a_message_that_was_taken_back_while_it_was_handed_out_has_no_effect(bro
     broker.publish([b"a"])
     source = MemorySource(broker)
     consumer = Consumer(source, **QUICK)
-    original = consumer_module.MessageTree
+    original = Consumer.begin_message
     made = []
 
-    def make(*arguments):
+    def begin_message(*arguments):
         if not made:
             broker.cut()
             broker.wait_until(lambda broker: broker.counts["delivered"] == 2)
-        made.append(original(*arguments))
-        return made[-1]
+        message = original(*arguments)
+        made.append(message._tree)
+        return message
 
-    monkeypatch.setattr(consumer_module, "MessageTree", make)
+    monkeypatch.setattr(Consumer, "begin_message", begin_message)
     with consumer:
         iterator = iter(consumer)
         first, second = next(iterator), next(iterator)

@@ -12,66 +12,62 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import pytest
 
 from acker import ArgumentTypeError, IdGenerator, ReferenceAcker, TupleStateError
 from acker._engine.protocol import Outcome
+from acker._handles import Inbox, WakeMark, finish, forget, settled
 from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
-from acker.connectors.handles import Child, Message, MessageTree, track_row
+from acker.connectors.handles import Child, Message, MessageTree, Owner
 from acker.connectors.options import FinalErrors
 
 LOGGER = logging.getLogger("acker.connectors")
+ATTEMPT = Attempt(7, Delivery("jobs#7", b"a", {}, 1, None, None), 1, 1, 0, state="open")
 
 
-class Owner:
-    """A consumer without a source: rows go to a list, and then to the reference acker."""
+class ConsumerOfNothing(Owner):
+    """A consumer without a source: what is in its inbox goes to the reference acker."""
 
-    def __init__(self, *, trace=False):
+    def __init__(self, *, trace=False, ids=None):
+        self.mark = WakeMark()
+        super().__init__(IdGenerator() if ids is None else ids, self.mark, trace)
         self.logger = LOGGER
         self.source_name = "jobs"
-        self.process = os.getpid()
-        self.trace = trace
-        self.jobs = None
         self.final_errors = FinalErrors()
         self.spans = None
         self.steps = None
-        self.is_stopping = False
-        self.rows = []
-        self.loud = 0
-        self.post_quietly = self.post_unlocked = self.rows.append
-        self._ids = itertools.count(1)
+        self.lock = threading.Lock()
+        self.stops = False
         self.acker = ReferenceAcker()
 
-    def next_id(self):
-        # Powers of two: no xor of some of them is another one.
-        return 1 << next(self._ids) % 62
+    @property
+    def is_stopping(self):
+        return self.stops
 
-    def post(self, row):
-        self.loud += 1
-        self.rows.append(row)
+    def wake_unlocked(self):
+        self.mark.is_urgent = True
 
     def break_off(self, fault):
         self.broken_by = fault
 
     def message(self, value=b"a b"):
         attempt = Attempt(7, Delivery("jobs#7", value, {"n": 1}, 2, "raw", None), 2, 1, 0, state="open")
-        tree = MessageTree(self, attempt, 99)
-        attempt.tree = tree
-        tuple_id = self.next_id()
-        self.rows.append(track_row(tree, tuple_id))
         code = self.message.__func__.__code__
-        return Message(tree, tuple_id, (code, 0), value)
+        message = self.begin_message(attempt, (code, 0), MessageTree, Message)
+        message.value = value
+        return message
 
     def outcomes(self):
-        rows, self.rows[:] = list(self.rows), []
-        done = self.acker.ingest(*zip(*rows, strict=True)) if rows else None
+        columns = self.inbox.take()
+        done = self.acker.ingest(*columns) if columns else None
         return [] if done is None else [Outcome(outcome).name for outcome in done.outcome.tolist()]
 
 
 @pytest.fixture
 def owner():
-    return Owner()
+    return ConsumerOfNothing()
 
 
 def test_a_message_shows_its_delivery(owner):
@@ -92,7 +88,7 @@ def test_a_message_without_children_is_acked_at_once(owner):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_order_of_the_ends_does_not_matter(order):
-    owner = Owner()
+    owner = ConsumerOfNothing()
     message = owner.message()
     child = message.child()
     handles = [message, child, child.child()]
@@ -109,9 +105,9 @@ def test_only_an_end_that_may_end_the_tree_wakes_the_acker(owner):
     message.ack()
     for child in children[:-1]:
         child.ack()
-    assert owner.loud == 0
+    assert not owner.mark.is_urgent
     children[-1].ack()
-    assert owner.loud == 1 and owner.outcomes() == ["ACKED"]
+    assert owner.mark.is_urgent and owner.outcomes() == ["ACKED"]
 
 
 def test_one_failure_fails_the_message_at_once_with_the_first_reason(owner):
@@ -194,7 +190,6 @@ def test_of_two_threads_that_end_a_handle_one_does(owner):
 
 
 def test_threads_make_children_of_one_handle(owner):
-    owner.next_id = IdGenerator(1).next
     message = owner.message()
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: [message.child() for _ in range(200)], range(8)))
@@ -211,14 +206,14 @@ def test_threads_make_children_of_one_handle(owner):
 def test_nothing_is_sent_for_a_message_that_is_over(owner):
     message = owner.message()
     child = message.child()
-    owner.rows.clear()
+    owner.inbox.take()
     message._tree.attempt.state = "ended"
     assert not message.alive and not child.alive
     assert "over" in repr(child)
     child.reset_timeout()
     child.ack()
     message.fail("late")
-    assert owner.rows == []
+    assert owner.inbox.take() is None
 
 
 # ---- lost handles ---------------------------------------------------------------------------------------------------
@@ -246,7 +241,7 @@ def test_a_handle_that_ended_is_not_lost(owner):
 
 
 def test_a_tracing_owner_knows_the_stack_of_each_open_handle():
-    owner = Owner(trace=True)
+    owner = ConsumerOfNothing(trace=True)
     message = owner.message()
 
     def deep():
@@ -560,3 +555,75 @@ def test_a_pool_skips_calls_for_a_message_that_is_over(owner):
         message._tree.attempt.state = "ended"
         go.set()
     assert done == [] and "jobs#7: the message is over" in str(future.exception())
+
+
+# ---- the native half ------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_that_the_acker_does_not_know_of_yet_keeps_the_last_part_from_acking(owner):
+    """Another thread may end the last part between the failure of one and its message to the acker."""
+    message = owner.message()
+    child = message.child()
+    assert child._end_failed() == (True, True)
+    message.ack()
+    assert owner.outcomes() == []
+    message._tree.post_failure()
+    assert owner.outcomes() == ["FAILED"]
+
+
+def test_the_inbox_keeps_what_comes_while_its_columns_are_taken(owner):
+    messages = [owner.message() for _ in range(1000)]
+    with ThreadPoolExecutor(4) as pool:
+        ends = [pool.submit(message.ack) for message in messages]
+        outcomes = []
+        while len(outcomes) < len(messages):
+            outcomes += owner.outcomes()
+        for end in ends:
+            end.result()
+    assert outcomes == ["ACKED"] * len(messages) and owner.inbox.take() is None
+
+
+@pytest.mark.parametrize("kind", [Message, Child])
+def test_a_handle_that_no_tree_has_made_raises_and_does_not_crash(kind):
+    handle = kind()
+    for use in (handle.child, handle.ack, handle.__enter__, handle._leave, handle._end_failed):
+        with pytest.raises(AttributeError, match="NoneType"):
+            use()
+
+
+def test_a_tree_that_no_owner_has_made_raises_and_does_not_crash():
+    tree = MessageTree()
+    for use in (lambda: tree.alive, tree.post_failure, tree.post_failure_quietly, tree.reset_timeout):
+        with pytest.raises(AttributeError, match="NoneType"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((7, ("x", 0), MessageTree, Message), "Attempt"),
+        ((None, ("x", 0), MessageTree, Message), "None"),
+        ((ATTEMPT, ("x", 0), int, Message), "expected a subclass of .*TreeBase"),
+        ((ATTEMPT, ("x", 0), MessageTree, None), "expected a subclass of .*HandleBase"),
+        ((ATTEMPT, ("x", "y"), MessageTree, Message), "int"),
+    ],
+)
+def test_an_owner_makes_messages_of_attempts_only(owner, arguments, why):
+    with pytest.raises(TypeError, match=why):
+        owner.begin_message(*arguments)
+    assert owner.inbox.take() is None
+
+
+def test_an_inbox_needs_the_mark_of_its_thread():
+    with pytest.raises(TypeError, match="None"):
+        Inbox(None)
+    with pytest.raises(AttributeError, match="NoneType"):
+        Owner.__new__(Owner).begin_message(ATTEMPT, ("x", 0), MessageTree, Message)
+
+
+def test_only_attempts_are_settled():
+    one = np.ones(1, np.int64), np.ones(1, np.int8)
+    for call in (lambda: settled({1: "x"}, *one), lambda: finish(["x"], 0, print), lambda: forget({}, ["x"])):
+        with pytest.raises(TypeError, match="Attempt"):
+            call()
+    assert settled({}, *one) == ([], [])

@@ -24,8 +24,8 @@ from acker import (
     SourceError,
     TupleStateError,
 )
+from acker._handles import this_process
 from acker.connectors import Consumer
-from acker.connectors.handles import Process
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import JetStreamHarness, KafkaHarness, PostgreSQLHarness, RedisHarness, SQSHarness
@@ -639,7 +639,7 @@ def test_health_is_red_before_the_start_and_after_the_end(broker):
 def test_health_is_red_in_a_forked_process_and_says_whose_consumer_it_is(broker, monkeypatch):
     """As gunicorn's --preload forks an application."""
     consumer = consumer_of(broker)
-    monkeypatch.setattr(Process, "id", -1)  # what a child sees
+    monkeypatch.setattr(this_process, "id", -1)  # what a child sees
     found = consumer.health()
     assert not found.ok and f"it belongs to process {os.getpid()}, from which this one was forked" in found.text
 

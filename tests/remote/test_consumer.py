@@ -13,6 +13,7 @@ import pytest
 from acker import ArgumentTypeError, ConnectionLostError, JobsError, RuntimeStateError, TupleStateError
 from acker.connectors import Consumer, current_message
 from acker.connectors.consumer_view import _holder_of_job
+from acker.connectors.handles import MessageTree
 from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.jobs import DETACHED
 from acker.remote.wire import Report, ReportKind, read_token, write_report
@@ -195,12 +196,12 @@ def test_a_message_that_times_out_names_the_jobs_that_it_waits_for(broker, repli
     assert "timed out: not done are pack, " in caplog.text
 
 
-def test_a_job_resets_the_timeout_of_its_message(broker, replies, one):
-    consumer, message, _ = one
-    rows = []
+def test_a_job_resets_the_timeout_of_its_message(broker, replies, one, monkeypatch):
+    _, message, _ = one
+    rows, reset = [], MessageTree.reset_timeout
     with message:
         token = message.token()
-        quietly, consumer.post_quietly = consumer.post_quietly, lambda row: (rows.append(row), quietly(row))
+        monkeypatch.setattr(MessageTree, "reset_timeout", lambda tree: (rows.append(tree), reset(tree)))
         job(token, replies).reset_timeout()
         end_of(lambda: rows)
         parts = read_token(token)

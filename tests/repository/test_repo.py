@@ -35,7 +35,7 @@ LAYERS = (
 # Parts that may not import some of those before them.
 APART = {"connectors": {"topology"}, "remote": {"topology", "ui"}, "local": {"connectors"}, "spark": {"connectors"}}
 # Who may import the compiled modules.
-NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}}
+NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark"}, "_handles": {"connectors"}}
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 # Task queues and a client of HTTP, which only their own modules of acker.remote import.

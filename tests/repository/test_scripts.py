@@ -455,7 +455,7 @@ def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
     def build(command: list[str], environ: dict[str, str]) -> None:
         assert environ["CXX"]
         built.append(command)
-        for name in ("_core", "_flow"):
+        for name in ("_core", "_flow", "_handles"):
             (checkout / f"src/acker/{name}{suffix}").touch()
             (checkout / f"ext/acker/{name}.cpp").write_text(f"// made by Cython, run {len(built)}\n")
 
@@ -474,7 +474,7 @@ def test_the_native_modules_are_built_again_only_when_something_of_it_changed(
     assert [builds(), builds()] == [1, 0]
     monkeypatch.setenv("ACKER_DEBUG", "1")
     assert [builds(), builds()] == [1, 0]
-    for name in ("_core", "_flow"):
+    for name in ("_core", "_flow", "_handles"):
         (checkout / f"src/acker/{name}{suffix}").unlink()
         assert [builds(), builds()] == [1, 0]
     (checkout / "src/acker/notes.py").touch()

@@ -11,12 +11,13 @@ import pytest
 pytestmark = pytest.mark.repository
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ["acker/_core.cpython-313-x86_64-linux-gnu.so", "acker/_flow.cpython-313-x86_64-linux-gnu.so"]
+MODULES = [f"acker/{name}.cpython-313-x86_64-linux-gnu.so" for name in ("_core", "_flow", "_handles")]
 GOOD = [
     *MODULES,
     "acker/__init__.py",
     "acker/_core.pyi",
     "acker/_flow.pyi",
+    "acker/_handles.pyi",
     "acker/page.css",
     "acker/py.typed",
     "acker-0.1.0.dist-info/METADATA",
@@ -62,7 +63,9 @@ def test_no_wheel_has_a_module_that_was_built_for_tests(checks, tmp_path):
     assert sentence.startswith("acker/_core.") and sentence.endswith(" was built with ACKER_TESTING=1")
 
 
-@pytest.mark.parametrize("missing", ["acker/py.typed", "acker/_core.pyi", "acker/_flow.pyi", *MODULES])
+@pytest.mark.parametrize(
+    "missing", ["acker/py.typed", "acker/_core.pyi", "acker/_flow.pyi", "acker/_handles.pyi", *MODULES]
+)
 def test_what_is_missing_is_named(checks, missing):
     (sentence,) = checks.find_misplaced([name for name in GOOD if name != missing])
     assert missing.split(".")[0] in sentence

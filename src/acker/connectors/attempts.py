@@ -22,11 +22,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from acker.connectors.source import Delivery
-from acker.observe.reasons import Reason
+from acker._handles import Attempt
 
 if TYPE_CHECKING:
-    from acker.remote.jobs import Job
+    from acker.connectors.source import Delivery
+
+__all__ = ["Attempt", "Lane", "MessageCounts", "State", "log_fields"]
+
+if TYPE_CHECKING:
+    pass
 
 State = Literal[
     "ready",
@@ -42,56 +46,6 @@ State = Literal[
     "done",
     "ended",
 ]
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One attempt at one delivery. A retry of the same delivery is another attempt.
-
-    Attributes
-    ----------
-    message_id : int
-        The consumer's own number of this attempt, never used twice.
-    delivery : Delivery
-    number : int
-        The attempt's number, from 1, as far as broker and consumer know.
-    tries : int
-        How many attempts count for `attempts_max`, this one included.
-    since_ns : int
-        When it was delivered, or was handed out, on the monotonic clock.
-    state : str
-        "ready": it waits to be handed out. "withheld": it is not handed out, while a rebalance may take it away, or
-        since it goes back at the end. "queued": it waits behind another message of its key, or for the pace of
-        `rate_max`. "suspect": it waits until nobody works on anything else. "open": somebody has it.
-        "failed": the source is to be asked for a retry. "waiting": for a retry in this process. "given up": the source
-        is to move it to the broker's own place for dead letters. "dead": its dead letter is not confirmed yet.
-        "reporting": its report is not. "done": its ack is to be sent. "ended".
-    reason : Reason or None
-        Of its failure.
-    retry_secs : float or None
-        How long the next attempt waits, if whoever failed this one said so.
-    went_back : bool
-        Whether the attempt of this number was handed out before, and ended without a fault of the message.
-    tree : MessageTree or None
-        Set by a consumer, which gives it to user code.
-    lane : Lane or None
-        The messages of its key, where these are handed out in order.
-    job : Job or None
-        This execution of the job of a tree elsewhere that the message is, until its report is confirmed.
-    """
-
-    message_id: int
-    delivery: Delivery
-    number: int
-    tries: int
-    since_ns: int
-    state: State = "ready"
-    reason: Reason | None = None
-    retry_secs: float | None = None
-    went_back: bool = False
-    tree: Any = None
-    lane: Lane | None = None
-    job: Job | None = None
 
 
 class Lane:

@@ -13,6 +13,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Final, Protocol, TypeVar
 
+from acker._handles import message_variable
 from acker.connectors.attempts import Attempt
 from acker.observe.calls import Busy, Line, UserCall, stack_of_coroutine, stack_of_thread
 from acker.observe.reasons import ReasonKind
@@ -39,14 +40,17 @@ class WorkedOn(Protocol):
     attempt: Attempt
     owner: Any
     lost: str | None
-    parts: int
     span: Any
     tasks: dict[Any, Any] | None
+
+    @property
+    def parts(self) -> int:
+        """How many of its handles have not ended."""
 
 
 # The tree that the running code works for. `acker.remote.current` has a variable of its own, so that a job within a
 # message, and a message within a job, hide nothing of each other.
-_tree: ContextVar[WorkedOn | None] = ContextVar("acker message", default=None)
+_tree: Final[ContextVar[WorkedOn | None]] = message_variable
 
 
 @dataclass(frozen=True, slots=True)

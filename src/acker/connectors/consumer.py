@@ -15,10 +15,11 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
 
 from acker._engine.ids import IdGenerator
+from acker._handles import WakeMark, this_process
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls, unless_over
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
-from acker.connectors.handles import Message, MessageTree, Process, Row, Value, end_by, track_row
+from acker.connectors.handles import Message, MessageTree, Owner, Value, end_by, tree_of
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessages, describe_open
@@ -77,7 +78,7 @@ class _Options(TypedDict, total=False):
     ui: PageChoice
 
 
-class Consumer(Generic[Value]):
+class Consumer(Owner, Generic[Value]):
     """Hands out the messages of a source, and acks each when everything that derives from it is done.
 
     Iterate over it, from one thread or several, or use `aiter` on an event loop. End each message, as with a ``with``
@@ -207,18 +208,17 @@ class Consumer(Generic[Value]):
         options = MessageOptions(
             open_max, attempts_max, backoff_secs, backoff_secs_max, dead_letters, drain_secs, deliveries_max
         )
+        mark = WakeMark()
+        super().__init__(IdGenerator(), mark, trace)
         self.final_errors = FinalErrors(retry_on, final_on)
         self.final_errors.check(dead_letters)
         self.name = source.name if name is None else name
         self.source_name = source.name
         self.spans = None if tracer_provider is None else _spans_of(tracer_provider, source)
         self.logger = logging.getLogger("acker.connectors")
-        self.trace = trace
         self.jobs, reporter = _jobs_of(replies, follow, self.name)
         self._last_pool: ThreadPoolExecutor | None = None
         self._decode = _decoder_of(decode) if isinstance(decode, type) else decode
-        self.process = os.getpid()
-        self._ids = IdGenerator()
         self._page_options = None if ui is None else _page_options(ui)
         self._view: ConsumerView | None = None
         self._store = MessageStore(
@@ -233,16 +233,11 @@ class Consumer(Generic[Value]):
             begin_job=None if reporter is None else reporter.begin_job,
         )
         self._calls = RunningCalls(self)
-        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store, self._calls)
-        self._io = IoThread(source, self._store, options, self.logger, self._trees.turn, reporter)
+        self._trees = MessageTrees(self.name, timeout_secs, self.logger, self._store, self._calls, self.inbox)
+        self._io = IoThread(source, self._store, options, self.logger, self._trees.turn, reporter, mark)
         self._source = source
         self._options = options
-        # Callable by every handle without a further look-up.
-        self.next_id = self._ids.next
-        self.post: Callable[[Row], None] = self._io.post
-        self.post_quietly: Callable[[Row], None] = self._io.post_quietly
-        self.post_unlocked: Callable[[Row], None] = self._io.post_unlocked
-        self.break_off = self._io.break_off
+        self.lock = threading.Lock()
         self.page: LiveServer | None = None
         self._timeout_secs = timeout_secs
         self._started: float | None = None
@@ -281,7 +276,7 @@ class Consumer(Generic[Value]):
         from acker.ui.opening import open_page
 
         self.steps = Steps()
-        arguments = (self.name, self._store, self._options, self.stats, self.post, self._timeout_secs, self._calls)
+        arguments = (self.name, self._store, self._options, self.stats, self._timeout_secs, self._calls)
         self._view = ConsumerView(*arguments, self.steps, lambda: self._io.away, values=options.values)
         return open_page(self._view, options)
 
@@ -511,21 +506,19 @@ class Consumer(Generic[Value]):
 
     def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message[Value] | None:
         """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
-        if self.process != Process.id:
+        if self.process != this_process.id:
             self._refuse_fork()
-        tree = MessageTree(self, attempt, self.next_id())
-        if self.spans is not None:
-            tree.span = self.spans.begin(attempt.delivery, attempt.number)
-        tuple_id = self.next_id()
         # A KeyboardInterrupt can come at any time: `MessageTrees` looks for attempts without a tree, a tree times out,
         # and a handle notices that it is lost.
-        self.post_quietly(track_row(tree, tuple_id))
-        attempt.tree = tree
+        message: Message[Any] = self.begin_message(attempt, made_in, MessageTree, Message)
+        message.value = attempt.delivery.value
+        tree = tree_of(message)
+        if self.spans is not None:
+            tree.span = self.spans.begin(attempt.delivery, attempt.number)
         if attempt.state != "open":  # the broker took it back meanwhile, when it had no tree
             attempt.tree = None
             tree.end_span("taken back by the broker")
             tree.cancel()
-        message: Message[Any] = Message(tree, tuple_id, made_in, attempt.delivery.value)
         if attempt.job is not None and attempt.job.skip():
             attempt.job = None  # nobody wants a report
             message.ack()
@@ -543,6 +536,14 @@ class Consumer(Generic[Value]):
                 end_by(message, end)
                 raise
         return message
+
+    def break_off(self, error: BaseException) -> None:
+        """Stop, and let iteration raise this error: work for a message ends the program, or a pool broke."""
+        self._io.break_off(error)
+
+    def wake_unlocked(self) -> None:
+        """Let the I/O thread look at what handles posted, without taking a lock."""
+        self._io.wake_unlocked()
 
     def run_last(self, work: Callable[[], object], tree: MessageTree) -> None:
         """Run what `Handle.on_done` was given, on a thread, unless the message is over by then."""
@@ -625,7 +626,7 @@ class Consumer(Generic[Value]):
     def health(self) -> ConsumerHealth:
         """Return whether this consumer can do its work, for the health check of a service; any thread may ask."""
         state, error = self._state, self._store.error
-        if self.process != Process.id:
+        if self.process != this_process.id:
             text = f"it belongs to process {self.process}, from which this one was forked: make one in each process"
             return ConsumerHealth(False, state, text)
         if error is not None:

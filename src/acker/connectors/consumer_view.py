@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from acker._engine.protocol import Kind
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import AttemptCall, RunningCalls
 from acker.connectors.consumer_stats import ConsumerStats
 from acker.connectors.dead_letters import why_no_replay
-from acker.connectors.handles import MessageTree, Row
+from acker.connectors.handles import MessageTree
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import OpenMessage, describe_open
 from acker.connectors.options import BROKER, MessageOptions
@@ -64,8 +63,6 @@ class ConsumerView:
     options : MessageOptions
     stats : callable
         Returns the figures of this moment.
-    post : callable
-        Sends a row to the acker.
     timeout_secs : float
     calls : RunningCalls
     steps : Steps
@@ -81,7 +78,6 @@ class ConsumerView:
         store: MessageStore,
         options: MessageOptions,
         stats: Callable[[], ConsumerStats],
-        post: Callable[[Row], None],
         timeout_secs: float,
         calls: RunningCalls,
         steps: Steps,
@@ -100,7 +96,6 @@ class ConsumerView:
         assert store.failures is not None  # since there is a page
         self._store = store
         self._options = options
-        self._post = post
         self._calls = calls
         self._steps = steps
         self._away = away
@@ -324,9 +319,7 @@ class ConsumerView:
         tree: MessageTree | None = None if attempt is None else attempt.tree
         if attempt is None or tree is None:
             raise ActionError("this message is not open any more")
-        with tree.lock:
-            tree.reason = tree.reason or "failed by hand, from the live page"
-        self._post((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+        tree.fail("failed by hand, from the live page")
         return f"failed {shortened(attempt.delivery.key)}"
 
 

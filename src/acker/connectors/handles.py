@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import os
 import sys
 import threading
 import traceback
@@ -13,11 +12,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, TypeVar
 
-from acker._engine.protocol import Kind
+from acker._handles import HandleBase, TreeBase, TreeOwner, this_process
 from acker.connectors.attempts import Attempt, log_fields
-from acker.connectors.calls import WorkedOn, enter_tree, leave_tree, line_at, unless_over
+from acker.connectors.calls import enter_tree, line_at, unless_over
 from acker.connectors.options import FinalErrors, check_secs
 from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import (
@@ -36,11 +35,9 @@ if TYPE_CHECKING:
     from acker.connectors.jobs import Jobs
     from acker.connectors.steps import Steps
     from acker.connectors.tracing import Spans
-    from acker.remote.jobs import Part
     from acker.remote.ledger import OpenJob
     from acker.remote.replies import RemoteTree
 
-_OK, _FAIL, _TRACK, _RESET_TIMEOUT = int(Kind.OK), int(Kind.FAIL), int(Kind.TRACK), int(Kind.RESET_TIMEOUT)
 _STACK_FRAMES: Final = 16
 # What to do with a coroutine in the place of a plain call.
 _SPAWN: Final = "no pool runs it, so use message.spawn on an event loop"
@@ -51,74 +48,52 @@ P = ParamSpec("P")
 T = TypeVar("T")
 # What `decode` returns.
 Value = TypeVar("Value")
-# A message to the acker, in the order of the parameters of `Acker.ingest`.
-Row = tuple[int, int, int, int, int]
 
 # The handle that the running coroutine ends.
 _current: contextvars.ContextVar[Handle | None] = contextvars.ContextVar("acker handle", default=None)
 
 
-class Process:
-    """The id of this process, which takes no call of the system to look at."""
-
-    id = os.getpid()
-
-    @classmethod
-    def look(cls) -> None:
-        """Ask the system again, in a forked process."""
-        cls.id = os.getpid()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Process.look)
-
-
-class Owner(Protocol):
-    """The part of a consumer that handles call."""
+class Owner(TreeOwner):
+    """What handles need of a consumer."""
 
     logger: logging.Logger
     source_name: str
-    process: int
-    trace: bool
     jobs: Jobs | None
     final_errors: FinalErrors
     spans: Spans | None
     steps: Steps | None
+    lock: threading.Lock  # for what few trees have: coroutines, and jobs in other processes
 
     @property
     def is_stopping(self) -> bool:
         """Whether no more messages are handed out."""
+        raise NotImplementedError
 
-    def next_id(self) -> int:
-        """Return a new tuple id."""
-
-    def post(self, row: Row) -> None:
-        """Send a message to the acker, and let it look at once."""
-
-    def post_quietly(self, row: Row) -> None:
-        """Send a message to the acker that cannot end a tree; it may wait."""
-
-    def post_unlocked(self, row: Row) -> None:
-        """Send a message to the acker without taking a lock."""
+    def wake_unlocked(self) -> None:
+        """Let the acker look at what was posted, without taking a lock."""
+        raise NotImplementedError
 
     def break_off(self, error: BaseException) -> None:
         """Stop: a pool that works for messages is broken, or work for a message ends the program."""
+        raise NotImplementedError
 
     def run_last(self, work: Callable[[], object], tree: MessageTree) -> None:
         """Run the last work for a message on a thread of the consumer."""
+        raise NotImplementedError
 
 
-class MessageTree:
+class MessageTree(TreeBase):
     """Everything that derives from one attempt at a message.
 
     Attributes
     ----------
+    owner : Owner
     attempt : Attempt
     root_id : int
     parts : int
         Number of handles that have not ended: the message and its children.
-    ack_val : int
-        The xor of what the parts that ended would tell the acker.
+    is_failed : bool
+        Whether one of them has failed.
     reason, line : str or None
         Of the first failure, and the line of user code that it came from.
     is_final : bool
@@ -132,34 +107,33 @@ class MessageTree:
         That of this attempt, if the consumer traces with OpenTelemetry.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
-    last_work : list of callable or None
+    last_work : tuple of callable or None
         What `on_done` was given.
     remote : RemoteTree or None
         Its jobs in other processes.
+    handles : dict or None
+        Where the handles were made that have not ended, by tuple id, while the owner traces.
     """
 
+    owner: Owner
+    attempt: Attempt
+    span: Any
+    remote: RemoteTree | None
     # Of the class, until a message needs another value: most never do, and one is made for each message.
-    parts = 1
-    ack_val = 0
     reason: str | None = None
     line: str | None = None
     retry_secs: float | None = None
-    span: Any = None
     is_final = is_undecodable = goes_back = False
     lost: str | None = None
     # The coroutines that work for it, each with its loop.
     tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] | None = None
     is_cancelled = False
-    # Where the handles were made that have not ended, by tuple id, while the owner traces.
-    handles: dict[int, str] | None = None
-    last_work: list[Callable[[], object]] | None = None
-    remote: RemoteTree | None = None
 
-    def __init__(self, owner: Owner, attempt: Attempt, root_id: int) -> None:
-        self.owner = owner
-        self.attempt = attempt
-        self.root_id = root_id
-        self.lock = threading.Lock()
+    def fail(self, reason: str) -> None:
+        """Fail it from outside of its parts."""
+        if self.begin_failure():
+            self.reason = reason
+            self.post_failure()
 
     def open_jobs(self, most: int) -> list[OpenJob]:
         """Return its jobs in other processes that are open, those first that have been so for longest."""
@@ -170,20 +144,10 @@ class MessageTree:
         if self.remote is not None:
             self.remote.close()
 
-    @property
-    def alive(self) -> bool:
-        """Whether the outcome of this attempt still counts."""
-        return self.attempt.state == "open"
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all its parts have ended, and none of them failed."""
-        return self.parts == 0 and self.reason is None
-
     def cancel(self) -> None:
         """Cancel its coroutines, from any thread, and those that are still to come."""
         self.forget_jobs()
-        with self.lock:
+        with self.owner.lock:
             self.is_cancelled = True
             tasks = (self.tasks or {}).copy()
         for task, loop in tasks.items():
@@ -199,7 +163,7 @@ class MessageTree:
 
     def hold(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Keep a coroutine, as a loop holds its tasks weakly; cancel it if the tree is over."""
-        with self.lock:
+        with self.owner.lock:
             if self.tasks is None:
                 self.tasks = {}
             self.tasks[task] = loop
@@ -208,7 +172,20 @@ class MessageTree:
             task.cancel()
 
 
-class Handle:
+def line_text(made_in: tuple[CodeType, int] | str) -> str:
+    """Return the file and the line of an instruction as text, or a stack as it is."""
+    if isinstance(made_in, str):
+        return made_in
+    line = line_at(*made_in)
+    return f"{line.file}:{line.line}"
+
+
+def stack_of(frame: FrameType) -> str:
+    """Return the stack of a frame as text."""
+    return "\n" + "".join(traceback.format_stack(frame, _STACK_FRAMES))
+
+
+class Handle(HandleBase):
     """A part of the work for a message: the message itself, or a child.
 
     It is done after `ack`, or at the end of a ``with`` block without an exception; the message is acked when all its
@@ -221,52 +198,22 @@ class Handle:
     fails its message.
     """
 
-    # Of the class, until a handle needs another value, as for `MessageTree`.
-    _emitted = 0  # xor of the tuple ids of its children
-    _is_ended = False
-    _is_entered = False  # by `with`
-    _handed_over_by = 0  # the thread that gave it to a call or a coroutine, which ends it
-    _before: Part | None = None  # what the code of its block worked for outside of it
-    _outside: WorkedOn | None = None  # for which message
-
-    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str) -> None:
-        self._tree = tree
-        self._tuple_id = tuple_id
-        self._made_in = made_in
-
     # ---- children ----------------------------------------------------------------------------------------------------
 
-    def child(self) -> Child:
-        """Return a new part of the work, which has to end before the message is acked.
+    _tree: MessageTree
+    _is_ended: bool
+    _child_type: ClassVar[type[Child]]
+    _child: Callable[[FrameType], Child]  # type: ignore[assignment]  # a method of the native half
+    _leave: Callable[[], None]
+    child = HandleBase.child  # so that its documentation is here
 
-        Make it before this handle ends.
+    _stack_of = staticmethod(stack_of)
 
-        Raises
-        ------
-        TupleStateError
-            This handle has ended: the message may be acked already.
-        """
-        return self._child(sys._getframe(1))
-
-    def _child(self, frame: FrameType) -> Child:
-        tree = self._tree
-        owner = tree.owner
-        if owner.process != Process.id:
-            self._refuse_fork()
-        tuple_id = owner.next_id()
-        made_in = stack_of(frame) if owner.trace else (frame.f_code, frame.f_lasti)
-        with tree.lock:
-            if self._is_ended:
-                raise TupleStateError(
-                    f"{self!r} has ended, so the message may be acked already: make children before ack, fail, or the"
-                    " end of the block"
-                )
-            self._emitted ^= tuple_id
-            tree.parts += 1
-            if owner.trace:
-                tree.handles = tree.handles or {}
-                tree.handles[tuple_id] = line_text(made_in)
-        return Child(tree, tuple_id, made_in)
+    def _refuse_ended(self) -> Never:
+        raise TupleStateError(
+            f"{self!r} has ended, so the message may be acked already: make children before ack, fail, or the end of"
+            " the block"
+        )
 
     def submit(self, executor: Executor, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Let an executor do a part of the work: a child that ends with the call.
@@ -365,11 +312,7 @@ class Handle:
             return current._child(frame)
         if self._is_entered or isinstance(self, Child):
             return self._child(frame)
-        me = threading.get_ident()
-        with self._tree.lock:
-            is_first = not self._is_ended and not self._handed_over_by
-            is_sibling = self._handed_over_by == me
-            self._handed_over_by = self._handed_over_by or me
+        is_first, is_sibling = self._hand_over()
         if is_first:
             return self
         if is_sibling:
@@ -402,9 +345,9 @@ class Handle:
     def _end_by(self, error: BaseException, *, is_logged: bool) -> None:
         """End by an exception, which fails the message unless that is not its fault."""
         tree = self._tree
-        if isinstance(error, BrokenExecutor) and not self._is_ended and tree.reason is None:
+        if isinstance(error, BrokenExecutor) and not self._is_ended and not tree.is_failed:
             tree.owner.break_off(error)
-        elif self._is_ended and tree.reason is None and isinstance(error, Exception):
+        elif self._is_ended and not tree.is_failed and isinstance(error, Exception):
             self._log_late(error)
         elif is_logged:
             self._log(error)
@@ -461,9 +404,7 @@ class Handle:
         """Fail the message, since a job may not have been sent for which this handle made a token."""
         tree = self._tree
         if tree.owner.jobs is not None and tree.owner.jobs.not_sent(tree, reason):
-            with tree.lock:
-                tree.reason = tree.reason or reason
-            tree.owner.post((_FAIL, tree.root_id, 0, 0, 0))
+            tree.fail(reason)
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -489,10 +430,8 @@ class Handle:
             raise ArgumentTypeError(f"on_done: expected a callable, got {work!r}")
         refuse_unrun("on_done", work, _PLAIN)
         self._refuse_fork()
-        with self._tree.lock:
-            if self._is_ended:
-                raise TupleStateError(f"{self!r} has ended, so the message may be acked already: call on_done before")
-            self._tree.last_work = [*(self._tree.last_work or ()), partial(work, *args, **kwargs)]
+        if not self._add_last_work(partial(work, *args, **kwargs)):
+            raise TupleStateError(f"{self!r} has ended, so the message may be acked already: call on_done before")
 
     def ack(self) -> None:
         """End this part of the work: it is done.
@@ -538,11 +477,11 @@ class Handle:
     def _refuse_fork(self) -> None:
         """Refuse the call in a forked process, whose acker is a copy: nothing that it does there counts."""
         process = self._tree.owner.process
-        if process != Process.id:
+        if process != this_process.id:
             raise ForkedError("message", process, "use it in the process that got it")
 
     def _refuse_if_handed_over(self) -> None:
-        if self._handed_over_by:
+        if self._is_handed_over:
             raise TupleStateError(
                 f"{self!r}: a call of submit or spawn has taken it, and ends it; enter its block before such calls"
             )
@@ -563,48 +502,21 @@ class Handle:
         goes_back: bool = False,
     ) -> bool:
         """End, if it has not ended yet; return whether that was so."""
-        tree = self._tree
-        owner = tree.owner
-        if owner.process != Process.id:
-            self._refuse_fork()
-        last = None
-        with tree.lock:
-            if self._is_ended:
-                return False
-            self._is_ended = True
-            is_last = tree.parts == 1
-            tree.parts -= 1
-            tree.ack_val ^= self._tuple_id ^ self._emitted
-            if tree.handles:
-                tree.handles.pop(self._tuple_id, None)
-            if reason is not None and tree.reason is None:
-                tree.reason, tree.line = reason, line
-                tree.is_final, tree.retry_secs, tree.goes_back = is_final, retry_secs, goes_back
-            if is_last and tree.last_work and tree.reason is None:
-                last = self._last_part()
-        if not (is_last or reason is not None) or tree.attempt.state != "open":
-            return True
-        if reason is not None:
-            owner.post((_FAIL, tree.root_id, 0, 0, 0))
-        elif last is not None:
-            last._run_last()
-        else:
-            # One message for all parts: their xor is the same, in whatever order and however combined they are sent.
-            owner.post((_OK, tree.root_id, tree.ack_val, 0, 0))
-        return True
-
-    def _last_part(self) -> Child:
-        """Return the part that runs what `on_done` was given; the caller has the lock."""
-        tree = self._tree
-        tuple_id = tree.owner.next_id()
-        tree.ack_val ^= tuple_id
-        tree.parts += 1
-        return Child(tree, tuple_id, self._made_in)
+        if reason is None:
+            return self._end_done()
+        was_open, is_first = self._end_failed()
+        if is_first:
+            tree = self._tree
+            tree.reason, tree.line = reason, line
+            tree.is_final, tree.retry_secs, tree.goes_back = is_final, retry_secs, goes_back
+            if tree.alive:
+                tree.post_failure()
+        return was_open
 
     def _run_last(self) -> None:
         """Run what `on_done` was given, as this part."""
         tree = self._tree
-        work, tree.last_work = tree.last_work or (), None
+        work = tree.take_last_work()
 
         def run() -> None:
             with self, _breaks_off(tree.owner):
@@ -624,7 +536,7 @@ class Handle:
         """
         self._refuse_fork()
         if self.alive:
-            self._tree.owner.post_quietly((_RESET_TIMEOUT, self._tree.root_id, 0, 0, 0))
+            self._tree.reset_timeout()
             if (jobs := self._tree.owner.jobs) is not None:
                 jobs.reset_timeout(self._tree)
 
@@ -635,40 +547,13 @@ class Handle:
         False when it is acked, failed or timed out, or when the broker took it back. Work for it can stop then: the
         broker delivers the message again, or has its ack.
         """
-        return self._tree.attempt.state == "open"
+        return self._tree.alive
 
-    def __enter__(self) -> Self:
-        tree = self._tree
-        if tree.owner.process != Process.id:
-            self._refuse_fork()
-        if self._handed_over_by:
-            self._refuse_if_handed_over()
-        self._is_entered = True
-        self._outside = enter_tree(tree)
-        if tree.owner.jobs is not None:
-            self._before = tree.owner.jobs.enter(self, tree)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self._leave()
-        if error is None:
-            if not self._is_ended:
-                self._end(None)
-            return False
+    def _exit_by(self, error: BaseException) -> bool:
+        """Leave a block by an exception; return whether it goes no further."""
         is_ordinary = isinstance(error, Exception) or _is_cancelled_wait(error)
         self._end_by(error, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
-
-    def _leave(self) -> None:
-        """Let the code that follows work for what it worked for before the block."""
-        leave_tree(self._tree, self._outside)
-        if self._outside is not None:
-            self._outside = None
-        if (jobs := self._tree.owner.jobs) is not None:
-            jobs.leave(self._before)
-            self._before = None
 
     def _log(self, error: BaseException) -> None:
         attempt = self._tree.attempt
@@ -695,18 +580,14 @@ class Handle:
         """Where this handle was made: a file and a line, or the stack if the consumer traces."""
         return line_text(self._made_in)
 
-    def __del__(self) -> None:
-        if self._is_ended:
-            return
-        # A destructor runs anywhere, also in a thread that holds a lock: so nothing here takes one. No other thread has
-        # this handle any more; that two handles of a tree are lost at a time only decides which of them is reported.
-        self._is_ended = True
+    def _lose(self) -> None:
+        """Fail the message: nobody can end this any more. For its destructor."""
         tree = self._tree
-        if tree.attempt.state == "open":
-            tree.lost = self.made_in
-            if tree.reason is None:
-                tree.reason = f"a handle was garbage-collected, and nothing acked or failed it; made in {self.made_in}"
-            tree.owner.post_unlocked((_FAIL, tree.root_id, 0, 0, 0))
+        tree.lost = self.made_in
+        if tree.begin_failure():
+            tree.reason = f"a handle was garbage-collected, and nothing acked or failed it; made in {self.made_in}"
+        tree.post_failure_quietly()
+        tree.owner.wake_unlocked()
 
     def __repr__(self) -> str:
         attempt = self._tree.attempt
@@ -729,6 +610,9 @@ class Child(Handle):
         return self._tree.attempt.delivery.key
 
 
+Handle._child_type = Child
+
+
 class Message(Handle, Generic[Value]):
     """A message of a broker, and the first handle of its tree.
 
@@ -738,9 +622,9 @@ class Message(Handle, Generic[Value]):
         The body: bytes, or what `decode` made of them.
     """
 
-    def __init__(self, tree: MessageTree, tuple_id: int, made_in: tuple[CodeType, int] | str, value: Value) -> None:
-        super().__init__(tree, tuple_id, made_in)
-        self.value = value
+    __slots__ = ("value",)
+
+    value: Value
 
     @property
     def key(self) -> str:
@@ -761,6 +645,11 @@ class Message(Handle, Generic[Value]):
     def raw(self) -> Any:
         """The client's own object."""
         return self._tree.attempt.delivery.raw
+
+
+def tree_of(message: Message[Any]) -> MessageTree:
+    """Return the tree of a message."""
+    return message._tree
 
 
 def end_by(message: Message[Any], error: BaseException) -> None:
@@ -850,21 +739,3 @@ def _is_cancelled_from_outside() -> bool:
     except RuntimeError:  # no loop runs
         return False
     return task is not None and task.cancelling() > 0
-
-
-def track_row(tree: MessageTree, tuple_id: int) -> Row:
-    """Return the message that begins a tree whose message has this tuple id."""
-    return (_TRACK, tree.root_id, tuple_id, 0, tree.attempt.message_id)
-
-
-def line_text(made_in: tuple[CodeType, int] | str) -> str:
-    """Return the file and the line of an instruction as text, or a stack as it is."""
-    if isinstance(made_in, str):
-        return made_in
-    line = line_at(*made_in)
-    return f"{line.file}:{line.line}"
-
-
-def stack_of(frame: FrameType) -> str:
-    """Return the stack of a frame as text."""
-    return "\n" + "".join(traceback.format_stack(frame, _STACK_FRAMES))

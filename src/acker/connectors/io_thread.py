@@ -2,7 +2,7 @@
 
 The thread polls the source while the store has room, and tells the source what the store has for it. It renews leases,
 connects again after a loss, and gives back at the end what is not done. It knows nothing of trees: a `Consumer` or a
-`SourceSpout` posts items to its inbox, and takes them in a turn on this thread.
+`SourceSpout` has an inbox of its own, wakes this thread, and takes in a turn on it what has come.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from acker._handles import WakeMark
 from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.message_store import MessageStore
@@ -41,8 +41,8 @@ _QUIET_SECS: Final = 1.0
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
 
-# Takes the items of the inbox, ends attempts in the store, and returns the seconds until its next turn.
-Turn = Callable[[list[Any]], float]
+# Ends attempts in the store, and returns the seconds until its next turn.
+Turn = Callable[[], float]
 
 
 class IoThread:
@@ -56,9 +56,11 @@ class IoThread:
     options : MessageOptions
     logger : logging.Logger
     turn : callable
-        Called on this thread with the items of the inbox, again and again.
+        Called on this thread, again and again.
     reporter : Reporter, optional
         Reports the ends of messages that are jobs of trees elsewhere.
+    mark : WakeMark, optional
+        Says whether this thread sleeps.
 
     Attributes
     ----------
@@ -84,6 +86,7 @@ class IoThread:
         logger: logging.Logger,
         turn: Turn,
         reporter: Reporter | None = None,
+        mark: WakeMark | None = None,
     ) -> None:
         if options.dead_letters == BROKER and not source.can_give_up:
             raise ArgumentValueError(
@@ -102,13 +105,11 @@ class IoThread:
         self._options = options
         self._logger = logger
         self._turn = turn
-        self._inbox: deque[Any] = deque()
-        # Puts an item into the inbox, for some later turn.
-        self.post_quietly: Callable[[Any], None] = self._inbox.append
         self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Each is set before the other one is looked at, so no item waits while this thread does. Without the GIL, a
-        # thread may see them in another order: then an item waits for at most `_WAIT_SECS_MAX`.
-        self._is_idle = self._is_urgent = False
+        # Idle or urgent: each is set before the other one is looked at, so nothing waits while this thread sleeps.
+        # Without the GIL, a thread may see them in another order: then it waits for at most `_WAIT_SECS_MAX`.
+        self._mark = WakeMark() if mark is None else mark
+        self._mark.wake = self.wake
         self._stopping = Stopping(source.name, options.drain_secs, logger)
         publisher = options.publisher
         self._writer = (
@@ -146,25 +147,17 @@ class IoThread:
                 self._source.free()
             raise
 
-    def post(self, item: Any) -> None:
-        """Put an item into the inbox, for the next turn."""
-        self._inbox.append(item)
-        self._is_urgent = True  # as `wake`, without a call for each message
-        if self._is_idle:
-            self.wake()
-
     def wake(self) -> None:
         """Let the thread take its next turn at once."""
-        self._is_urgent = True
-        if self._is_idle:
-            self._is_idle = False
+        self._mark.is_urgent = True
+        if self._mark.is_idle:
+            self._mark.is_idle = False
             self._signal.put(None)
             self._source.wake()
 
-    def post_unlocked(self, item: Any) -> None:
-        """As `post`, but takes no lock, for destructors; the item may wait for a poll to end."""
-        self._inbox.append(item)
-        self._is_urgent = True
+    def wake_unlocked(self) -> None:
+        """As `wake`, but takes no lock, for destructors; a poll may end first."""
+        self._mark.is_urgent = True
         self._signal.put(None)
 
     def stop(self) -> None:
@@ -271,8 +264,8 @@ class IoThread:
             self._poll(room, 0.0)
             self._wait(wait_secs)
             return
-        self._is_idle = True
-        self._poll(room, 0.0 if self._is_urgent or self._store.has_confirmed else wait_secs)
+        self._mark.is_idle = True
+        self._poll(room, 0.0 if self._mark.is_urgent or self._store.has_confirmed else wait_secs)
 
     def _poll(self, room: int, wait_secs: float) -> None:
         """Move what the source has into the store, at most `room` deliveries."""
@@ -301,22 +294,22 @@ class IoThread:
 
     def _wait(self, secs: float) -> None:
         """Wait until another thread posts something, or the time is over."""
-        self._is_idle = True
-        if not (self._is_urgent or self._store.has_confirmed) and secs > 0:
+        self._mark.is_idle = True
+        if not (self._mark.is_urgent or self._store.has_confirmed) and secs > 0:
             with contextlib.suppress(queue.Empty):
                 self._signal.get(timeout=secs)
         self._end_wait()
 
     def _end_wait(self) -> None:
-        self._is_idle = False
+        self._mark.is_idle = False
         while not self._signal.empty():
             self._signal.get()
 
     def _take_turn(self) -> float:
-        """Let the owner look at the inbox; return the seconds until its next turn."""
+        """Let the owner look at its inbox; return the seconds until its next turn."""
         self.turned_at = time.monotonic()
-        self._is_urgent = False
-        due_secs = self._turn([self._inbox.popleft() for _ in range(len(self._inbox))])
+        self._mark.is_urgent = False
+        due_secs = self._turn()
         self._hand_on()
         return due_secs
 
@@ -434,7 +427,7 @@ class IoThread:
     # ---- losses, and the end ----------------------------------------------------------------------------------------
 
     def _lose(self, lost: ConnectionLostError, wait_secs: float) -> None:
-        self._is_idle = self._is_connected = False
+        self._mark.is_idle = self._is_connected = False
         self.reconnects += 1
         self.away = (time.monotonic() if self.away is None else self.away[0], exception_text(lost))
         self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, lost)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from acker.connectors.attempts import Attempt
 from acker.connectors.reports import Reporter
@@ -20,8 +19,11 @@ class AwaitsJobs(Protocol):
     """The tree of a message."""
 
     attempt: Attempt
-    lock: Lock
     remote: RemoteTree | None
+
+    @property
+    def owner(self) -> Any:
+        """The consumer, whose `lock` is held while `remote` is set."""
 
     @property
     def alive(self) -> bool:
@@ -61,7 +63,7 @@ class Jobs:
         remote = tree.remote
         if remote is None:
             made = self._replies.begin_tree()
-            with tree.lock:
+            with tree.owner.lock:
                 remote = tree.remote = tree.remote or made
             if remote is not made:
                 made.close()

@@ -10,13 +10,13 @@ import itertools
 import logging
 import math
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from acker._handles import finish, forget, settled
 from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
@@ -28,6 +28,7 @@ from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
 
 if TYPE_CHECKING:
+    from acker._engine.completions import Completions
     from acker.connectors.order import KeyOrder, Pace
     from acker.remote.jobs import Job
 
@@ -116,7 +117,6 @@ class MessageStore:
         self._ids = itertools.count(1)
         self._by_id: dict[int, Attempt] = {}
         self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
-        self._handing_out = threading.Lock()
         self._listeners: set[Callable[[], object]] = set()
         self._suspects = Suspects(name, options, logger)
         self._withheld: list[Attempt] = []
@@ -166,11 +166,8 @@ class MessageStore:
             if attempt is None:
                 self._ready.put(None)  # for the next one who asks
                 break
-            with self._handing_out:
-                if attempt.state == "ready":
-                    attempt.state = "open"
-                    attempt.since_ns = time.monotonic_ns()
-                    return attempt
+            if attempt.hand_out(time.monotonic_ns()):
+                return attempt
         if self.error is not None:
             raise self.error
         return None
@@ -356,10 +353,8 @@ class MessageStore:
     def withhold(self, concerned: Callable[[Delivery], bool]) -> None:
         """Hand out no attempts of some deliveries until the next `accept`."""
         for attempt in self.of({"ready", "queued"}, concerned):
-            with self._handing_out:
-                if attempt.state in {"ready", "queued"}:
-                    attempt.state = "withheld"
-                    self._withheld.append(attempt)
+            if attempt.withhold():
+                self._withheld.append(attempt)
 
     def _hand_out_withheld(self) -> bool:
         found = [attempt for attempt in self._withheld if attempt.state == "withheld"]
@@ -397,14 +392,18 @@ class MessageStore:
         attempt = self._by_id.get(message_id)
         return attempt if attempt is not None and attempt.state == "open" else None
 
-    def end_done(self, attempts: Sequence[Attempt]) -> None:
+    def settled(self, completions: Completions) -> tuple[list[Attempt], list[tuple[Attempt, Any, int]]]:
+        """Return the open attempts whose trees were acked, for `end_done`; and the others whose trees ended.
+
+        Those were not acked, or have to end a span or forget jobs; each comes with its tree and its outcome.
+        """
+        return settled(self._by_id, completions.message_id, completions.outcome)
+
+    def end_done(self, attempts: list[Attempt]) -> None:
         """End attempts whose work is done. The I/O thread then acks them, those that are jobs after their reports."""
         if self._begin_job is not None:
             attempts = [attempt for attempt in attempts if not self._is_to_report(attempt)]
-        now_ns, record = time.monotonic_ns(), self.latency.record
-        for attempt in attempts:
-            record(now_ns - attempt.since_ns)
-            attempt.state = "done"
+        finish(attempts, time.monotonic_ns(), self.latency.record)
         self._done += attempts
         self.counts.acked += len(attempts)
         self._leave(attempts)
@@ -428,7 +427,7 @@ class MessageStore:
         if attempt is None:
             self.counts.late += 1
         elif reason is None:
-            self.end_done((attempt,))
+            self.end_done([attempt])
         elif reason.kind in _NOT_COUNTED:
             # It goes back at the end. Now, the broker would deliver it here again, and count that.
             attempt.state = "withheld"
@@ -495,7 +494,7 @@ class MessageStore:
         """Let an attempt go on whose report is confirmed."""
         attempt.job = None
         if attempt.reason is None:
-            self.end_done((attempt,))
+            self.end_done([attempt])
         elif self._options.dead_letters == BROKER:
             self._give_up_to_broker(attempt)
         else:
@@ -552,9 +551,7 @@ class MessageStore:
     def acked(self, count: int) -> None:
         """End the attempts that are done; `count` of them were still the source's to ack."""
         self.counts.revoked += len(self._done) - count
-        for attempt in self._done:  # nobody works on them, so no lock is needed
-            attempt.state = "ended"
-            self._by_id.pop(attempt.message_id, None)
+        forget(self._by_id, self._done)
         self._done.clear()
 
     def letters(self) -> list[Attempt]:
@@ -686,9 +683,7 @@ class MessageStore:
 
     def _end(self, attempt: Attempt) -> bool:
         """Remove an attempt; return whether someone still works on it."""
-        with self._handing_out:
-            was_open = attempt.state == "open"
-            attempt.state = "ended"
+        was_open = attempt.end()
         self._by_id.pop(attempt.message_id, None)
         return was_open
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from itertools import chain
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from acker._engine.acker import Acker
 from acker._engine.completions import Completions
 from acker._engine.protocol import Kind, Outcome, Stats
 from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.calls import RunningCalls
-from acker.connectors.handles import MessageTree, Row
+from acker.connectors.handles import MessageTree
 from acker.connectors.message_store import MessageStore
 from acker.connectors.open_messages import describe_open
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.timeout_advice import TimeoutAdvice
 from acker.observe.watchdog import StallWatchdog
 
+if TYPE_CHECKING:
+    from acker._handles import Inbox
+
 # A tree times out after 1 to 1 + 1 / (buckets - 1) times the timeout.
 _BUCKETS: Final = 5
 _LOOKS: Final = 4  # of the watchdog, in a timeout
 _ACKED: Final = int(Outcome.ACKED)
-_ROW: Final = 5  # numbers of a message to the acker
 _JOBS_NAMED: Final = 3
 
 
@@ -40,6 +39,8 @@ class MessageTrees:
     logger : logging.Logger
     store : MessageStore
     calls : RunningCalls
+    inbox : Inbox
+        What handles post for the acker.
 
     Attributes
     ----------
@@ -52,7 +53,13 @@ class MessageTrees:
     """
 
     def __init__(
-        self, name: str, timeout_secs: float, logger: logging.Logger, store: MessageStore, calls: RunningCalls
+        self,
+        name: str,
+        timeout_secs: float,
+        logger: logging.Logger,
+        store: MessageStore,
+        calls: RunningCalls,
+        inbox: Inbox,
     ) -> None:
         self.lost = self.undecodable = self.repeated_jobs = 0
         self._has_told = False
@@ -60,6 +67,7 @@ class MessageTrees:
         self._logger = logger
         self._store = store
         self._calls = calls
+        self._inbox = inbox
         self._acker = Acker(buckets=_BUCKETS)
         self._rotate_secs = timeout_secs / (_BUCKETS - 1)
         self._rotate_at = time.monotonic() + self._rotate_secs
@@ -67,18 +75,13 @@ class MessageTrees:
         self._look_at = time.monotonic() + self._look_secs
         self._watchdog = StallWatchdog(max(1, round(1000 * timeout_secs)))
         self._advice = TimeoutAdvice(timeout_secs)
-        self._forgotten: list[Row] = []
 
-    def turn(self, rows: list[Any]) -> float:
+    def turn(self) -> float:
         """Take what handles posted; return the seconds until the next turn is due."""
         now = time.monotonic()
-        if self._forgotten:
-            rows += self._forgotten
-            self._forgotten = []
-        if rows:
-            # The fastest way from tuples to columns: NumPy looks at no type of each number.
-            numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * _ROW)
-            self._settle(self._acker.ingest(*numbers.reshape(-1, _ROW).T, now_ms=int(1000 * now)))
+        columns = self._inbox.take()
+        if columns is not None:
+            self._settle(self._acker.ingest(*columns, now_ms=int(1000 * now)))
         if now >= self._rotate_at:
             self._rotate(now)
         if now >= self._look_at:
@@ -111,19 +114,13 @@ class MessageTrees:
     def _settle(self, completions: Completions) -> int:
         """Settle the messages of trees that ended; return how many timed out."""
         timed_out = 0
-        get = self._store.open_attempt
-        done: list[Attempt] = []
-        for message_id, outcome in zip(completions.message_id.tolist(), completions.outcome.tolist(), strict=True):
-            attempt = get(message_id)
-            if attempt is None:
-                continue  # revoked meanwhile, and counted as such
-            tree: MessageTree | None = attempt.tree
-            attempt.tree = None  # the tree refers to the attempt: without this, only the collector would free both
+        # Attempts that were revoked meanwhile are in neither, and counted as such.
+        done, others = self._store.settled(completions)
+        for attempt, tree, outcome in others:
             if outcome == _ACKED:
                 done.append(attempt)
-                if tree is not None and not (tree.span is None and tree.remote is None):
-                    tree.end_span(None)
-                    tree.forget_jobs()
+                tree.end_span(None)
+                tree.forget_jobs()
             else:
                 timed_out += outcome == Outcome.TIMED_OUT
                 self._settle_failed(attempt, tree, outcome)
@@ -174,7 +171,7 @@ class MessageTrees:
         if tree is not None:
             tree.end_span("taken back by the broker")
             self.repeated_jobs += 0 if tree.remote is None else tree.remote.open
-            self._forgotten.append((int(Kind.FAIL), tree.root_id, 0, 0, 0))
+            self._inbox.append(Kind.FAIL, tree.root_id)
             self._calls.note_over(tree)
             tree.cancel()
 

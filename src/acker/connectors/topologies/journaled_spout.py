@@ -91,7 +91,7 @@ class JournaledSourceSpout(SourceSpout, ReliableSpout):
             assert isinstance(tup_id, JournaledMessage)
             if tup_id.life == self._life and tup_id.number in self._unsettled:
                 self._unsettled.discard(tup_id.number)
-                self._io_thread.post_quietly((tup_id.number, None, False))
+                self._inbox.append((tup_id.number, None, False))
         self._io_thread.wake()
 
     def ack(self, tup_id: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
@@ -161,6 +162,7 @@ class SourceSpout(Spout):
             redelivers=source.redelivers,
             on_dead_letter=None if self._on_dead_letter is None else self._show_dead_letter,
         )
+        self._inbox: deque[tuple[int, Reason | None, bool]] = deque()  # how messages have ended
         self._io_thread = IoThread(source, self._message_store, self._message_options, self.logger, self._turn)
         self._reported = dict.fromkeys((*_SHOWN, "reconnects"), 0)
         self._io_thread.start()
@@ -182,17 +184,17 @@ class SourceSpout(Spout):
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises is the message's fault
             text = f"the body cannot be decoded: {exception_text(error)}"
             reason = Reason(ReasonKind.FAILED, self.component_name, self.task_id, text, attempt.number)
-            self._io_thread.post((attempt.message_id, reason, True))
+            self._post(attempt.message_id, reason, is_final=True)
             return
         self.emit(values, tup_id=self._tup_id(attempt))
 
     def ack(self, tup_id: Any) -> None:
         """Let the broker have the ack."""
-        self._io_thread.post((tup_id, None, False))
+        self._post(tup_id, None)
 
     def fail(self, tup_id: Any, reason: Reason | None = None) -> None:
         """Try the message again later, or give it up."""
-        self._io_thread.post((tup_id, Reason(ReasonKind.FAILED) if reason is None else reason, False))
+        self._post(tup_id, Reason(ReasonKind.FAILED) if reason is None else reason)
 
     def keep_alive(self) -> None:
         """Show what the I/O thread counts."""
@@ -207,7 +209,7 @@ class SourceSpout(Spout):
         if "_io_thread" in vars(self):
             # No outcome of these will come: `next_tuple` raised before it emitted them, or the topology gave them up.
             for attempt in self._message_store.oldest():
-                self._io_thread.post((attempt.message_id, Reason(ReasonKind.SHUTDOWN), False))
+                self._post(attempt.message_id, Reason(ReasonKind.SHUTDOWN))
             self._io_thread.stop()
             self._io_thread.join()
             self.keep_alive()
@@ -232,7 +234,13 @@ class SourceSpout(Spout):
     def _use_options(self, options: MessageOptions) -> None:
         """Take the options, before the source connects."""
 
-    def _turn(self, items: list[Any]) -> float:
-        for message_id, reason, is_final in items:
+    def _post(self, message_id: int, reason: Reason | None, *, is_final: bool = False) -> None:
+        """Let the I/O thread know how a message has ended."""
+        self._inbox.append((message_id, reason, is_final))
+        self._io_thread.wake()
+
+    def _turn(self) -> float:
+        for _ in range(len(self._inbox)):
+            message_id, reason, is_final = self._inbox.popleft()
             self._message_store.end(message_id, reason, is_final=is_final)
         return _TURN_SECS
