@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from acker.connectors import Consumer
@@ -33,8 +34,9 @@ def act(consumer, name, body):
 
 def fresh(consumer, condition):
     """Return the first view of the page for which a condition holds."""
+    end = time.monotonic() + 60
     while not condition(view := view_of(consumer)):
-        pass
+        assert time.monotonic() < end, f"the page shows: {view['headline']['text']}"
     return view
 
 

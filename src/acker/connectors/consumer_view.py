@@ -105,6 +105,8 @@ class ConsumerView:
         self._seen = SeenHolders()
         self._failure_rows = FailureRows(store.failures, values=values, seen=self._seen)
         self._recent = RecentFigures()
+        # What ends before the first look is recent, too.
+        self._recent.take(Reading(time.monotonic_ns(), {}, {}))
 
     def metrics(self) -> bytes:
         """Return the figures in Prometheus's text format."""
