@@ -29,4 +29,7 @@ def test_the_page_tells_the_lines_of_code_of_each_program(same_job):
 )
 def test_each_program_does_the_job(same_job, rabbitmq, name):
     """Needs half a minute for the back-off. Without the group `rivals`, only acker's runs."""
-    same_job.run(name, rabbitmq.url)
+    try:
+        same_job.run(name, rabbitmq.url)
+    finally:
+        same_job.reset(rabbitmq.url)  # others declare these queues with other options

@@ -128,6 +128,7 @@ def orders_queues(rabbitmq, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
         channel = connection.channel()
         for name in ("orders", "orders.dead", "parcels"):
+            channel.queue_delete(name)  # another test may have left one with other options
             channel.queue_declare(name, durable=True)
 
         def taken(name: str) -> list[Any]:
