@@ -367,6 +367,19 @@ def test_the_suspect_that_was_delivered_least_often_is_next():
     assert store.room > 0
 
 
+def test_after_a_suspect_one_message_is_taken_at_a_time_until_one_is_none():
+    store = store_of(deliveries_max=6, dead_letters=MemoryPublisher())
+    store.accept([delivery_of(1)])
+    store.end(store.take(0).message_id, None)
+    assert store.room > 1
+    store.accept([Delivery("jobs#4", b"", {}, 4, None, None)])  # its lease ended later
+    store.hand_out_suspect()
+    store.end(store.take(0).message_id, None)
+    assert store.room == 1
+    store.accept([delivery_of(1)])
+    assert store.room > 1
+
+
 def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
     store = store_of()
     store.accept([delivery_of(1)])

@@ -54,6 +54,7 @@ class Suspects:
         if delivery.attempt < self._suspect_from:
             self.is_careful = self.is_alert = self._is_told = False
             return False
+        self.is_careful = True  # the next one may be one, too
         if not self._is_told:
             self._is_told = self.is_alert = True
             self._logger.warning(
