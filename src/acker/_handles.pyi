@@ -3,33 +3,19 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import CodeType, FrameType, TracebackType
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
 from acker._engine.ids import IdGenerator
-from acker.connectors.attempts import Lane
+from acker.connectors.attempts import Lane, State
 from acker.connectors.handles import Child
 from acker.connectors.source import Delivery
 from acker.observe.reasons import Reason
 from acker.remote.jobs import Job
 
-_State: TypeAlias = Literal[
-    "ready",
-    "withheld",
-    "suspect",
-    "queued",
-    "open",
-    "failed",
-    "waiting",
-    "given up",
-    "dead",
-    "reporting",
-    "done",
-    "ended",
-]
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 _MadeIn: TypeAlias = tuple[CodeType, int] | str
 _Message = TypeVar("_Message", bound=HandleBase)
@@ -56,7 +42,7 @@ class Attempt:
         number: int,
         tries: int,
         since_ns: int,
-        state: _State = "ready",
+        state: State = "ready",
         reason: Reason | None = None,
         retry_secs: float | None = None,
         went_back: bool = False,
@@ -65,9 +51,9 @@ class Attempt:
         job: Job | None = None,
     ) -> None: ...
     @property
-    def state(self) -> _State: ...
+    def state(self) -> State: ...
     @state.setter
-    def state(self, state: _State) -> None: ...
+    def state(self, state: State) -> None: ...
     @property
     def reason(self) -> Reason | None: ...
     @reason.setter

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Lane", "MessageCounts", "State", "log_fields"]
 
-if TYPE_CHECKING:
-    pass
-
 State = Literal[
     "ready",
     "withheld",
