@@ -89,18 +89,9 @@ def is_traced() -> bool:
     return tree is not None and tree.span is not None
 
 
-def enter_tree(tree: WorkedOn | None) -> WorkedOn | None:
-    """Let the code that follows work for a tree; return the one before, to which this is to be set afterwards."""
-    before = _tree.get()
-    if before is not tree:  # which it is for a child within the block of its message
-        _tree.set(tree)
-    return before
-
-
-def leave_tree(tree: WorkedOn, before: WorkedOn | None) -> None:
-    """Let the code that follows work for what it worked for before `enter_tree`, of this tree, which returned that."""
-    if before is not tree:
-        _tree.set(before)
+def enter_tree(tree: WorkedOn) -> None:
+    """Let the code that follows in this context work for a tree."""
+    _tree.set(tree)
 
 
 # What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
