@@ -152,7 +152,7 @@ class Job:
         TupleStateError
             It has ended before.
         """
-        self._end(None)
+        self.end()
 
     def fail(self, reason: object = None) -> None:
         """Report that this job has failed for good, and with it the tree; else as `ack`.
@@ -161,7 +161,7 @@ class Job:
         ----------
         reason : str or exception, optional
         """
-        self._end(reason_text(reason))
+        self.end(reason_text(reason))
 
     def abandon(self) -> None:
         """End without a report, since the queue will run the job again; do nothing if it has ended."""
@@ -172,15 +172,13 @@ class Job:
         """Let this job fail at its end, since a job that it made may not have been sent."""
         self._not_sent = self._not_sent or reason
 
-    def end(self, reason: str | None, until: float) -> None:
-        """Report that this job is done, or why it has failed, and try that until a time of the monotonic clock.
+    def end(self, reason: str | None = None, until: float | None = None) -> None:
+        """Report that this job is done, or why it has failed; errors are those of `ack`.
 
-        While the server does not answer, this does not even try once that time is over: so of many jobs that end
-        meanwhile, not each waits for the server.
+        With `until`, a time of the monotonic clock, it tries until then instead of for `report_secs`. While the server
+        does not answer, it does not even try once that time is over: so of many jobs that end meanwhile, not each waits
+        for the server.
         """
-        self._end(reason, until)
-
-    def _end(self, reason: str | None, until: float | None = None) -> None:
         self._refuse_fork()
         with self._lock:
             if self._is_ended:
