@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from acker.connectors import Consumer
 from acker.observe.metric_names import metric_points
 from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.ui import LivePage
-from tests.ui.fakes import ask
+from tests.ui.fakes import fresh
 
 PAGE = LivePage(port=0, interval_secs=0.05)
 
@@ -22,17 +21,6 @@ def consumer_of(**options):
     broker = MemoryBroker()
     broker.publish([b"one"])
     return Consumer(MemorySource(broker), **{"backoff_secs": 60, "drain_secs": 0.0, "ui": PAGE, **options})
-
-
-def view_of(consumer):
-    return json.loads(ask(consumer.page, "/api/view")[2])
-
-
-def fresh(consumer, condition):
-    """Return the first view of the page for which a condition holds."""
-    while not condition(view := view_of(consumer)):
-        pass
-    return view
 
 
 class Hung:
@@ -61,7 +49,7 @@ def test_an_open_message_is_held_by_the_call_that_runs_for_it_at_its_line():
         next(iter(consumer)).submit(pool, hung.charge)
         hung.begun.wait()
         # Until the call is noted, the thread that has taken the message holds it.
-        (row,) = fresh(consumer, lambda view: "packer_0" in str(view["open_trees"]["rows"]))["open_trees"]["rows"]
+        (row,) = fresh(consumer.page, lambda view: "packer_0" in str(view["open_trees"]["rows"]))["open_trees"]["rows"]
         assert (consumer.stats().calls_running, consumer.stats().calls_over) == (1, 0)
         hung.ending.set()
     (holder,) = row["holders"]
@@ -74,10 +62,12 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
     with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=0.1) as consumer:
         next(iter(consumer)).submit(pool, hung.charge)
         hung.begun.wait()
-        view = fresh(consumer, lambda view: view["totals"]["timed_out"] and "timed out;" in view["headline"]["text"])
+        view = fresh(
+            consumer.page, lambda view: view["totals"]["timed_out"] and "timed out;" in view["headline"]["text"]
+        )
         stats = consumer.stats()
         hung.ending.set()
-        fresh(consumer, lambda view: view["open_trees"]["over"] == 0)
+        fresh(consumer.page, lambda view: view["open_trees"]["over"] == 0)
     assert view["open_trees"]["rows"] == [] and view["open_trees"]["over"] == 1
     assert view["open_trees"]["over_calls"][0].startswith("packer_0 with memory/0, which timed out, for ")
     assert view["headline"]["tone"] == "bad"
@@ -105,8 +95,10 @@ def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands(
         async with consumer_of(timeout_secs=0.1) as consumer:
             message = await anext(consumer.aiter())
             task = message.spawn(hung.charge_stubbornly())
-            view = await asyncio.to_thread(fresh, consumer, lambda view: view["open_trees"]["over"])
-            hung.ending.set()
+            try:
+                view = await asyncio.to_thread(fresh, consumer.page, lambda view: view["open_trees"]["over"])
+            finally:
+                hung.ending.set()  # else a failure would wait for ever for the coroutine
             await task
             assert consumer.stats().calls_over == 0
         return view
@@ -159,10 +151,10 @@ def test_a_loop_that_hangs_with_the_message_it_has_taken_is_named_with_its_line(
         loop.start()
         hung.begun.wait()
         start = "loop hangs: it has been in one call with memory/0 at test_calls.py:"
-        view = fresh(consumer, lambda view: view["headline"]["text"].startswith(start))
-        over = fresh(consumer, lambda view: view["totals"]["timed_out"] and view["open_trees"]["over"])
+        view = fresh(consumer.page, lambda view: view["headline"]["text"].startswith(start))
+        over = fresh(consumer.page, lambda view: view["totals"]["timed_out"] and view["open_trees"]["over"])
         hung.ending.set()
-        fresh(consumer, lambda view: not view["open_trees"]["over"])  # it waits for the next one
+        fresh(consumer.page, lambda view: not view["open_trees"]["over"])  # it waits for the next one
     loop.join()
     assert "in Hung.charge" in view["headline"]["text"]
     assert over["headline"]["text"].startswith(start)
@@ -181,8 +173,12 @@ def test_a_coroutine_that_hangs_with_the_message_it_has_taken_is_named_with_its_
 
             task = asyncio.create_task(work(), name="loop")
             start = "loop hangs: it has been in one call with memory/0 at test_calls.py:"
-            view = await asyncio.to_thread(fresh, consumer, lambda view: view["headline"]["text"].startswith(start))
-            hung.ending.set()
+            try:
+                view = await asyncio.to_thread(
+                    fresh, consumer.page, lambda view: view["headline"]["text"].startswith(start)
+                )
+            finally:
+                hung.ending.set()  # else a failure would wait for ever for the coroutine
         await task
         return view
 
@@ -218,6 +214,8 @@ def test_a_loop_is_known_for_as_long_as_it_goes_on_however_many_others_end():
             other.join()
         go_on.set()
         hung.begun.wait()
-        fresh(consumer, lambda view: view["headline"]["text"].startswith("loop hangs: it has been in one call with"))
+        fresh(
+            consumer.page, lambda view: view["headline"]["text"].startswith("loop hangs: it has been in one call with")
+        )
         hung.ending.set()
     loop.join()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from acker.connectors import Consumer
 from acker.observe.calls import Busy
 from acker.testing.connectors import MemoryPublisher, MemorySource
 from acker.ui import LivePage
-from tests.ui.fakes import ask
+from tests.ui.fakes import ask, fresh
 
 PAGE = LivePage(port=0, interval_secs=0.05)
 
@@ -22,22 +21,10 @@ def consumer_of(broker, **options):
     return Consumer(MemorySource(broker), **{**defaults, **options})
 
 
-def view_of(consumer):
-    return json.loads(ask(consumer.page, "/api/view")[2])
-
-
 def act(consumer, name, body):
     page = consumer.page
     status, _, answer = ask(page, f"/api/actions/{name}", "POST", body, x_acker_token=page.token)
     return status, json.loads(answer)
-
-
-def fresh(consumer, condition):
-    """Return the first view of the page for which a condition holds."""
-    end = time.monotonic() + 60
-    while not condition(view := view_of(consumer)):
-        assert time.monotonic() < end, f"the page shows: {view['headline']['text']}"
-    return view
 
 
 def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
@@ -46,7 +33,9 @@ def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
         assert f"live page of {consumer.name}: {consumer.page.url_with_token}" in capsys.readouterr().err
         message = next(iter(consumer))
         child = message.child()
-        view = fresh(consumer, lambda view: view["open_trees"]["rows"] and "made" in str(view["open_trees"]["rows"]))
+        view = fresh(
+            consumer.page, lambda view: view["open_trees"]["rows"] and "made" in str(view["open_trees"]["rows"])
+        )
         (row,) = view["open_trees"]["rows"]
         assert row["id"] == message.key and row["attempt"] == 1
         runs, *made = row["holders"]
@@ -60,7 +49,7 @@ def test_open_messages_are_shown_with_what_holds_them(broker, capsys) -> None:
         assert [each["what"] for each in found] == ["open"]
         child.ack()
         message.ack()
-        fresh(consumer, lambda view: view["totals"]["acked"] == consumer.stats().acked == 1)
+        fresh(consumer.page, lambda view: view["totals"]["acked"] == consumer.stats().acked == 1)
 
 
 def test_a_message_that_timed_out_says_which_code_had_it(broker) -> None:
@@ -68,7 +57,7 @@ def test_a_message_that_timed_out_says_which_code_had_it(broker) -> None:
     with consumer_of(broker, trace=True, timeout_secs=1) as consumer:
         message = next(iter(consumer))
         child = message.child()
-        view = fresh(consumer, lambda view: view["failures"]["rows"])
+        view = fresh(consumer.page, lambda view: view["failures"]["rows"])
         (row,) = view["failures"]["rows"]
         assert row["kind"] == "timed out" and "test_consumer_view.py" in str(row["held_by"])
         child.ack()
@@ -80,7 +69,7 @@ def test_failures_and_dead_letters_have_their_reasons_and_no_values(broker) -> N
     with consumer_of(broker) as consumer:
         message = next(iter(consumer))
         message.fail("no such customer")
-        view = fresh(consumer, lambda view: view["dead_letters"]["total"] == 1)
+        view = fresh(consumer.page, lambda view: view["dead_letters"]["total"] == 1)
         assert view["failures"]["rows"][0]["why"] == "no such customer"
         (letter,) = view["dead_letters"]["rows"]
         assert (letter["id"], letter["why"]) == (message.key, "no such customer")
@@ -97,7 +86,7 @@ def test_bodies_are_shown_if_asked_for(broker) -> None:
     broker.publish([b"body"])
     with consumer_of(broker, ui=LivePage(port=0, values=True)) as consumer:
         next(iter(consumer)).fail("no")
-        view = fresh(consumer, lambda view: view["dead_letters"]["rows"])
+        view = fresh(consumer.page, lambda view: view["dead_letters"]["rows"])
         assert view["dead_letters"]["rows"][0]["values"] == "b'body'"
 
 
@@ -105,9 +94,9 @@ def test_a_message_is_failed_by_hand(broker) -> None:
     broker.publish([b"one"])
     with consumer_of(broker) as consumer:
         message = next(iter(consumer))
-        (row,) = fresh(consumer, lambda view: view["open_trees"]["rows"])["open_trees"]["rows"]
+        (row,) = fresh(consumer.page, lambda view: view["open_trees"]["rows"])["open_trees"]["rows"]
         assert act(consumer, "fail", {"root_id": row["root_id"]}) == (200, {"did": f"failed {message.key}"})
-        view = fresh(consumer, lambda view: view["failures"]["rows"])
+        view = fresh(consumer.page, lambda view: view["failures"]["rows"])
         assert view["failures"]["rows"][0]["why"] == "failed by hand, from the live page"
         status, answer = act(consumer, "fail", {"root_id": row["root_id"]})
         assert status == 409 and "not open any more" in answer["error"]
@@ -132,7 +121,7 @@ def test_without_the_option_nothing_is_recorded(broker) -> None:
 
 def headline_of(consumer, start):
     """Return the first headline that begins so."""
-    return fresh(consumer, lambda view: view["headline"]["text"].startswith(start))["headline"]
+    return fresh(consumer.page, lambda view: view["headline"]["text"].startswith(start))["headline"]
 
 
 def test_a_broker_that_cannot_be_reached_is_the_headline_until_it_answers(broker) -> None:
@@ -161,7 +150,7 @@ def test_a_consumer_that_has_stopped_tells_its_dead_letters(broker) -> None:
     consumer = consumer_of(broker)
     with consumer:
         next(iter(consumer)).fail("no such customer")
-        fresh(consumer, lambda view: view["dead_letters"]["total"] == 1)
+        fresh(consumer.page, lambda view: view["dead_letters"]["total"] == 1)
         source = consumer.page._app._source
     found = source.view()["headline"]
     assert found["tone"] == "fair"
@@ -216,7 +205,7 @@ def test_messages_that_wait_for_another_attempt_are_not_told_to_need_more_thread
     with consumer_of(broker, open_max=2, attempts_max=None, backoff_secs=60) as consumer:
         for _, message in zip(range(2), consumer, strict=False):
             message.fail("no sofa is left")
-        fresh(consumer, lambda view: consumer._store.retrying == 2)
+        fresh(consumer.page, lambda view: consumer._store.retrying == 2)
         told = [consumer._view._limit(consumer.stats(), 0, Busy()) for _ in range(3)]
     assert told[-1].mend == (
         "2 of them have failed, and wait for another attempt: see the last failures, or give attempts_max"
@@ -245,7 +234,7 @@ def test_a_message_that_nobody_works_for_is_told_to_be_forgotten(broker) -> None
 
 def test_the_drawing_of_a_consumer_speaks_of_messages(broker) -> None:
     with consumer_of(broker) as consumer:
-        graph = fresh(consumer, lambda view: True)["graph"]
+        graph = fresh(consumer.page, lambda view: True)["graph"]
     assert "messages a second" in graph["hint"]
     assert not [node for node in graph["nodes"] if "tasks" in node]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from typing import Any
 
 from acker.ui.source import ActionError
@@ -111,3 +112,16 @@ def ask(server, path: str, method: str = "GET", body: Any = None, host: str | No
         return answer.status, answer.headers, answer.read()
     finally:
         connection.close()
+
+
+def view_of(page):
+    """Return what a live page shows."""
+    return json.loads(ask(page, "/api/view")[2])
+
+
+def fresh(page, condition):
+    """Return the first view of a live page for which a condition holds."""
+    end = time.monotonic() + 60
+    while not condition(view := view_of(page)):
+        assert time.monotonic() < end, f"the page shows: {view['headline']['text']}"
+    return view
