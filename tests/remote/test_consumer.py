@@ -18,6 +18,7 @@ from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.jobs import DETACHED
 from acker.remote.wire import Report, ReportKind, read_token, write_report
 from acker.testing.connectors import MemoryBroker, MemorySource
+from tests.remote.test_trees import wait_for
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
@@ -39,12 +40,6 @@ def one(broker, replies):
 
 def wait_for_ack(broker):
     broker.wait_until(lambda broker: broker.acked == [b"order"])
-
-
-def end_of(condition):
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.005)
 
 
 # ---- what the code works for ----
@@ -102,7 +97,7 @@ def test_a_message_is_acked_when_the_last_job_that_derives_from_it_has_reported(
         below = split.token("pack")
     with job(tokens[1], replies):
         pass
-    end_of(lambda: [each.name for each in consumer.oldest()[0].jobs] == ["pack"])
+    wait_for(lambda: [each.name for each in consumer.oldest()[0].jobs] == ["pack"])
     assert consumer.oldest()[0].jobs[0].made_by == "split"
     assert broker.acked == [] and message.alive
     with job(below, replies, "pack"):
@@ -115,7 +110,7 @@ def test_jobs_that_are_done_before_the_block_ends_do_not_end_the_message(broker,
     with message:
         with job(message.token(), replies):
             pass
-        end_of(lambda: replies.counts.reports == 1)
+        wait_for(lambda: replies.counts.reports == 1)
         token = message.token()
         assert message.alive
     assert broker.acked == []
@@ -135,7 +130,7 @@ def test_a_failed_job_fails_the_message_with_its_reason_and_it_is_tried_again(br
     wait_for_ack(broker)
     # The first attempt is over: what its jobs say now changes nothing.
     job(token, replies).fail("late")
-    end_of(lambda: replies.counts.late == 1)
+    wait_for(lambda: replies.counts.late == 1)
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine", "on its own"])
@@ -203,7 +198,7 @@ def test_a_job_resets_the_timeout_of_its_message(broker, replies, one, monkeypat
         token = message.token()
         monkeypatch.setattr(MessageTree, "reset_timeout", lambda tree: (rows.append(tree), reset(tree)))
         job(token, replies).reset_timeout()
-        end_of(lambda: rows)
+        wait_for(lambda: rows)
         parts = read_token(token)
         other = Report(parts.tree, parts.maker, 77, 1, 0, ReportKind.MORE_TIME)
         assert replies.send(parts.address, write_report(other))  # for a job that there is not
@@ -224,8 +219,8 @@ def test_the_ledger_goes_with_its_message_however_that_ends(broker, replies):
             elif number == 1:
                 job(token, replies).fail("broken")
         broker.wait_until(lambda broker: len(broker.acked) == 1)
-        end_of(lambda: consumer.stats().timed_out == 1)
-        end_of(lambda: not any(reader._trees for reader in replies._readers.values()))
+        wait_for(lambda: consumer.stats().timed_out == 1)
+        wait_for(lambda: not any(reader._trees for reader in replies._readers.values()))
 
 
 def test_lost_replies_fail_the_message_at_once(broker, replies, one):
@@ -341,8 +336,8 @@ def test_what_on_done_sends_is_awaited_too(broker, replies, one):
     tokens = []
     with message:
         message.on_done(lambda: tokens.append(current().token("mail")))
-    end_of(lambda: tokens)
-    end_of(lambda: message._tree.parts == 1)
+    wait_for(lambda: tokens)
+    wait_for(lambda: message._tree.parts == 1)
     assert broker.acked == []
     job(tokens[0], replies).ack()
     wait_for_ack(broker)
@@ -431,5 +426,5 @@ def test_a_killed_owner_loses_nothing_and_its_old_jobs_end_nothing(redis):
             assert client.xpending(stream, "g")["pending"] == 1
             job(new, replies).ack()
             assert second.stdout.readline().startswith("done")
-            end_of(lambda: client.xpending(stream, "g")["pending"] == 0)
+            wait_for(lambda: client.xpending(stream, "g")["pending"] == 0)
             second.send_signal(signal.SIGKILL)

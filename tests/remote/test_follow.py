@@ -17,6 +17,7 @@ from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.redis import RedisReplies
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from tests.remote.test_trees import wait_for
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 PATIENCE_SECS = 60.0
@@ -42,16 +43,6 @@ class Replies(MemoryReplies):
 def replies():
     with Replies() as replies:
         yield replies
-
-
-def wait_for(condition):
-    """Wait until something holds that another thread or process does."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECS * 200)):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it has not come to hold")
 
 
 def send(broker, replies, *, block=lambda jobs: None):

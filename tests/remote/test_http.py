@@ -12,6 +12,7 @@ from acker import ArgumentTypeError, JobsError
 from acker.remote import MemoryReplies, current, detached, job, tree
 from acker.remote.asgi import AckerMiddleware
 from acker.remote.httpx import AckerTransport, AsyncAckerTransport
+from tests.remote.test_trees import wait_for
 
 PATIENCE_SECS = 60.0
 
@@ -97,16 +98,6 @@ class Shop:
         with job(token, self.replies, "post"):
             self.may_go_on.wait(PATIENCE_SECS)
             self.done.append("post")
-
-
-def wait_for(condition):
-    """Wait until something holds that another thread does."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_SECS * 200)):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it has not come to hold")
 
 
 @pytest.fixture
