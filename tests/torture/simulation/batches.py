@@ -110,14 +110,9 @@ class BatchSpout(SimulatedSpout):
 
     def _emit_rows(self, first: int, rows: int) -> None:
         world, plan = self.world, self.plan
-        stream = world.rng.choice(plan.streams)
-        target = world.target(plan.name, stream)
-        if stream == "direct" and target is None:
-            stream = "default"
-        values = [(world.record.next_serial(), world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX))]
-        values += [
-            (world.record.next_serial(), world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX))
-            for _ in range(rows - 1)
+        stream, target = world.draw_route(plan)
+        values = [
+            (world.record.next_serial(), world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX)) for _ in range(rows)
         ]
         columns = pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*values, strict=True)], FIELDS)
         ids = pa.array([f"{self.task_id}-{number}" for number in range(first, first + rows)])
@@ -193,10 +188,7 @@ class SimulatedArrowBolt(RecordingBolt, ArrowBolt):
                 if world.emits_left <= 0:
                     break
                 world.emits_left -= 1
-                stream = world.rng.choice(plan.streams)
-                target = world.target(plan.name, stream)
-                if stream == "direct" and target is None:
-                    stream = "default"
+                stream, target = world.draw_route(plan)
                 others = [world.rng.choice(good)] if world.chance(0.3) else []
                 parents = [] if world.chance(plan.unanchored) else [row, *others]
                 made = world.record.next_serial(), world.rng.randrange(KEYS), hops[row] - 1, parents

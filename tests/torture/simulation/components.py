@@ -97,10 +97,13 @@ class World:
         if self.say is not None:
             self.say(text)
 
-    def target(self, component: str, stream: str) -> int | None:
-        """Return a task to send a tuple of this stream to: None unless the stream is direct."""
-        readers = self.readers.get((component, stream), ())
-        return self.rng.choice(readers) if readers else None
+    def draw_route(self, plan: SpoutPlan | BoltPlan) -> tuple[str, int | None]:
+        """Return one of a component's streams, and the task to send a tuple of it to: None unless it is direct."""
+        stream = self.rng.choice(plan.streams)
+        readers = self.readers.get((plan.name, stream), ())
+        target = self.rng.choice(readers) if readers else None
+        # A direct stream that nobody reads has no task to send to.
+        return ("default" if stream == "direct" and target is None else stream), target
 
     def final(self, spout: str, tup_id: Hashable, how: str) -> None:
         """Note the end of a tuple that is not going to be replayed."""
@@ -160,10 +163,7 @@ class SimulatedSpout(Spout):
                 return
             world.numbers[self.task_id] = number + 1
             tracked = plan.kind != "untracked" and not world.chance(0.1)
-            stream = world.rng.choice(plan.streams)
-            target = world.target(plan.name, stream)
-            if stream == "direct" and target is None:
-                stream = "default"  # a direct stream that nobody reads has no task to send to
+            stream, target = world.draw_route(plan)
             values = [0, world.rng.randrange(KEYS), world.rng.randint(0, HOPS_MAX)]
             self.emit(values, tup_id=(self.task_id, number) if tracked else None, stream=stream, direct_task=target)
             world.take_time()
@@ -246,10 +246,7 @@ class RecordingBolt(Bolt):
             if world.emits_left <= 0:
                 return
             world.emits_left -= 1
-            stream = world.rng.choice(plan.streams)
-            target = world.target(plan.name, stream)
-            if stream == "direct" and target is None:
-                stream = "default"
+            stream, target = world.draw_route(plan)
             alone = world.chance(plan.unanchored)
             serial, key = world.record.next_serial(), world.rng.randrange(KEYS)
             tasks = self.emit(
