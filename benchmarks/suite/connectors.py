@@ -1,8 +1,9 @@
 """Benchmarks of the connectors: a `Consumer` against the bare client of the broker, on the same server.
 
 Each side takes the same messages of 200 bytes from a queue that was filled before, and acks each after its work, as the
-client allows at best: with one ack for many messages where their work ends in order. The clock runs from connecting to
-the end of the connection, so the last ack is part of it. Then the queue is empty, or the case fails.
+client allows at best: with one ack for many messages where their work ends in order. The clock runs from the first
+message to the end of the connection: the last ack is part of it, and not the join of a group. Then the queue is empty,
+or the case fails.
 
 The cases start the servers that they need, as the tests do. `ACKER_RABBITMQ_URL` and `ACKER_REDIS_URL` name some that
 run already.
@@ -27,9 +28,10 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from acker.connectors import Consumer, Outgoing, Source
-from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect, per, wall_ns
+from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect, per
 
 MESSAGES: Final = 40_000
+MESSAGES_KAFKA: Final = 400_000  # where nobody waits for another thread
 MESSAGES_WIDE: Final = 4_000  # with children in a thread pool
 CHILDREN: Final = 20
 FEW: Final = 3  # children, as of an order with three items
@@ -46,6 +48,8 @@ BARE, CONSUMER = "bare client", "Consumer"
 # The bare client with an ack for each message, as its documentation begins.
 EACH: Final = "bare client, each ack"
 GOAL: Final = Goal(at_least=0.7)
+# The bare client's loop over messages of Kafka costs less than a function call for each of them would.
+GOAL_KAFKA: Final = Goal(at_least=0.2)
 
 # Take so many messages, which are all that there are: the bare client from a URL, a Consumer from a source.
 Bare = Callable[[str, int], None]
@@ -61,9 +65,23 @@ class Broker(NamedTuple):
     source: Callable[[str], Source]
 
 
+# When the work on the first message began, by the clock of a side, in ns.
+_began: list[int] = []
+
+
 def work(body: bytes) -> None:
     """Stand for the work of a child."""
+    if not _began:
+        _began.append(time.perf_counter_ns())
     assert len(body) == BYTES
+
+
+def _ns_from_first_work(side: Callable[[], None]) -> int:
+    """Return how long a side ran after it had its first message."""
+    _began.clear()
+    start_ns = time.perf_counter_ns()
+    side()
+    return time.perf_counter_ns() - (_began[0] if _began else start_ns)
 
 
 @contextlib.contextmanager
@@ -518,7 +536,7 @@ def _compare(
         for number in range(scale.pairs + 1):  # the first pair warms up
             for side in list(sides)[:: -1 if number % 2 else 1]:
                 broker.fill(url, count)
-                taken = wall_ns(sides[side])
+                taken = _ns_from_first_work(sides[side])
                 expect(f"messages left by {side}", broker.left(url), 0)
                 if number:
                     samples[side].append(taken)
@@ -633,13 +651,21 @@ CASES: Final[list[Case]] = [
         needs=("redis",),
     ),
     Case(
-        "connectors/kafka/in-place",
+        "connectors/kafka/one-child",
         "What does a Consumer cost against a loop over confluent-kafka's consume, one child a message?",
-        partial(_compare, broker=KAFKA, bare=_confluent, consumer=_consume, messages=MESSAGES, children=1, goal=None),
+        partial(
+            _compare,
+            broker=KAFKA,
+            bare=_confluent,
+            consumer=_consume,
+            messages=MESSAGES_KAFKA,
+            children=1,
+            goal=GOAL_KAFKA,
+        ),
         needs=("confluent_kafka",),
     ),
     Case(
-        "connectors/kafka/one-child",
+        "connectors/kafka/one-child-in-pool",
         "And where a thread pool works on it?",
         partial(
             _compare,

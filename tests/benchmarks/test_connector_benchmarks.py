@@ -15,7 +15,7 @@ def cases_of(broker):
 
 def run(case):
     result = case.run(TINY)
-    assert result.checksum == {"messages": 20}
+    assert result.checksum["messages"] == result.parameters["messages"] >= 20
     assert result.spread(connectors.CONSUMER).least > 0
 
 
