@@ -69,6 +69,16 @@ def test_a_wrong_configuration_is_refused(config, topics, settings, text):
     assert Kafka(RIGHT | {"enable.auto.commit": "false"}, "t")
 
 
+@pytest.mark.parametrize(("chosen", "expected"), [({}, 10), ({"fetch.queue.backoff.ms": 500}, 500)])
+def test_a_client_that_has_fetched_enough_soon_fetches_again_unless_told_otherwise(monkeypatch, chosen, expected):
+    configs = []
+    monkeypatch.setattr(membership, "Consumer", lambda config: configs.append(config) or Consumer(config))
+    source = Kafka(RIGHT | chosen, "t", connect_secs=0.1)
+    with pytest.raises(ConnectionLostError):
+        source.open(None, 1)
+    assert [each["fetch.queue.backoff.ms"] for each in configs] == [expected]
+
+
 def test_a_configuration_is_a_dict():
     with pytest.raises(ArgumentTypeError, match="dict"):
         Kafka("localhost:9092", "t")

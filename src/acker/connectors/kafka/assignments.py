@@ -15,6 +15,7 @@ from acker.offsets import OffsetTracker
 
 # The client answers for each commit, but may try for long before it does; another attempt does no harm.
 _ANSWER_SECS: Final = 30.0
+_ANSWER_LOOK_SECS: Final = 0.005
 # Kafka's own limit for the metadata of a commit (``offset.metadata.max.bytes``).
 _METADATA_BYTES_MAX: Final = 4096
 
@@ -260,7 +261,7 @@ class Commits:
         self._send(consumer, assignments)
         until = time.monotonic() + secs
         while self._in_flight and time.monotonic() < until:
-            consumer.poll(0.05)
+            consumer.poll(_ANSWER_LOOK_SECS)  # an answer does not end it
         self._fail(self._in_flight, None)
         self._in_flight = {}
 

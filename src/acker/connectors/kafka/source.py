@@ -21,6 +21,8 @@ from acker.errors import (
 
 # confluent-kafka's own default.
 _MAX_POLL_INTERVAL_MS: Final = 300_000
+# How long the client fetches nothing once it has enough. Its own second is longer than a fast program takes for that.
+_FETCH_BACKOFF_MS: Final = 10
 
 
 class Kafka(Source):
@@ -91,6 +93,7 @@ class Kafka(Source):
         self.name = f"Kafka {names_of(names)}, group {settings['group.id']!r}"
         self._faults = KafkaFaults(self.name, settings)
         settings.setdefault("logger", self._faults)
+        settings.setdefault("fetch.queue.backoff.ms", _FETCH_BACKOFF_MS)
         config = self._faults.guarded(settings)
         self._options = MembershipOptions(config, names, commit_secs, rebalance_secs, connect_secs)
         self._stats = KafkaStats()
