@@ -380,6 +380,26 @@ def test_after_a_suspect_one_message_is_taken_at_a_time_until_one_is_none():
     assert store.room > 1
 
 
+def test_a_wait_to_gather_ends_when_somebody_finds_nothing():
+    store = store_of()
+    store.accept([delivery_of(number) for number in range(500)])
+    gathering = threading.Thread(target=store.gather, args=[3600.0], daemon=True)
+    gathering.start()
+    for _ in range(500):
+        assert store.take(0)
+    until = time.monotonic() + 60
+    while gathering.is_alive() and time.monotonic() < until:
+        with pytest.raises(queue.Empty):
+            store.take(0)
+    assert not gathering.is_alive()
+
+
+def test_without_plenty_of_messages_nothing_is_gathered():
+    store = store_of()
+    store.accept([delivery_of(1)])
+    store.gather(3600.0)
+
+
 def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
     store = store_of()
     store.accept([delivery_of(1)])

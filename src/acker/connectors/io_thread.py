@@ -29,7 +29,7 @@ from acker.observe.backoff import backoff
 if TYPE_CHECKING:
     from acker.connectors.reports import Reporter
 
-# While plenty of messages wait to be handed out, turns are at least so far apart.
+# While messages wait to be handed out, and were plenty, turns are so far apart.
 _GATHER_SECS: Final = 0.001
 _RECONNECT_SECS: Final = 0.5
 _RECONNECT_SECS_MAX: Final = 5.0
@@ -240,9 +240,7 @@ class IoThread:
 
     def _step(self) -> None:
         """Settle, retry, renew leases, and poll once."""
-        if self._store.has_plenty:
-            # Nobody waits for this thread. A turn for each message would take the interpreter from those who work.
-            time.sleep(_GATHER_SECS)
+        self._store.gather(_GATHER_SECS)
         due_secs = self._take_turn()
         self._tell_source()
         now = time.monotonic()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -117,6 +118,8 @@ class MessageStore:
         self._ids = itertools.count(1)
         self._by_id: dict[int, Attempt] = {}
         self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._is_gathering = False
+        self._drained: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._listeners: set[Callable[[], object]] = set()
         self._suspects = Suspects(name, options, logger)
         self._withheld: list[Attempt] = []
@@ -157,6 +160,9 @@ class MessageStore:
         """
         secs = _LOOK_SECS if timeout_secs is None else timeout_secs
         while not self.is_closed:
+            if self._is_gathering and self._ready.empty():
+                self._is_gathering = False
+                self._drained.put(None)
             try:
                 attempt = self._ready.get(secs > 0, secs)
             except queue.Empty:
@@ -215,10 +221,20 @@ class MessageStore:
             return 0
         return min(1 if self._suspects.is_careful else _POLL_MAX, max(0, self._options.open_max - len(self)))
 
-    @property
-    def has_plenty(self) -> bool:
-        """Whether so many messages can be handed out that nobody waits for the I/O thread."""
-        return self._ready.qsize() >= self._options.plenty
+    def gather(self, secs: float) -> None:
+        """If plenty of messages can be handed out, wait until somebody finds none, at most so long.
+
+        Nobody waits for the I/O thread meanwhile. A turn for each message would take the interpreter from those who
+        work.
+        """
+        if self._ready.qsize() < self._options.plenty:
+            return
+        while not self._drained.empty():
+            self._drained.get()
+        self._is_gathering = True
+        with contextlib.suppress(queue.Empty):
+            self._drained.get(timeout=secs)
+        self._is_gathering = False
 
     def accept(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
