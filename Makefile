@@ -7,6 +7,7 @@
 #   VERSIONS=... releases of Spark for `make spark-versions`
 #   OUTAGES=...  outages of each broker that `make soak` lets happen
 #   KILLS=...    processes that `make soak` kills under a streaming acker on Spark
+#   JOB_KILLS=.. owners, workers, followers, brokers, servers of replies that it kills each, with Celery on two brokers
 
 PYTHON ?=
 VERSIONS ?= 4.0 4.1 4.2
@@ -15,6 +16,7 @@ ARGS ?=
 BUDGET_S ?= 600
 TREES ?= 20000000
 KILLS ?= 20
+JOB_KILLS ?= 100
 OUTAGES ?= 40
 SETUP = PYTHON="$(PYTHON)" sh scripts/setup.sh
 IN_ENV = sh scripts/in_env.sh
@@ -57,7 +59,7 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s each; KILLS=20; OUTAGES=40 a broker
+soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s each; KILLS=20; JOB_KILLS=100; OUTAGES=40
 	@$(SETUP) test
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
@@ -70,6 +72,7 @@ soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s e
 	@$(IN_ENV) python -m tests.torture.outages --outages $(OUTAGES)
 	@$(IN_ENV) python -m tests.torture.shipping
 	@$(IN_ENV) python -m tests.torture.remote_trees --trees 100000
+	@$(IN_ENV) python -m tests.torture.job_kills --kills $(JOB_KILLS)
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build

@@ -148,7 +148,7 @@ class QueueHarness(abc.ABC):
         if worker is None:
             return
         # Not its process group, as workers give their children groups of their own.
-        while found := _session(worker.pid):
+        while found := processes_of_session(worker.pid):
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -173,7 +173,7 @@ class QueueHarness(abc.ABC):
         self.replies.close()
 
 
-def _session(leader: int) -> list[int]:
+def processes_of_session(leader: int) -> list[int]:
     """Return the processes of a session that are no zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
