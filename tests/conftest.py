@@ -89,9 +89,13 @@ REMOTE = "ACKER_TESTS_REMOTE"
 
 SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
+# Half of the tests with a session: one process with all of them would end last, alone.
+SPARK_STREAMS = "the Spark session of streams"
 # In this order they begin.
 LONGEST_FIRST = [
-    SHARED[name] for name in ("spark", "chromium", "kafka", "rabbitmq", "redis", "sqs", "postgresql", "nats")
+    SHARED["spark"],
+    SPARK_STREAMS,
+    *(SHARED[name] for name in ("kafka", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
 ]
 
 SERVERS: list[Server] = []  # those that run
@@ -114,7 +118,9 @@ def pytest_collection_modifyitems(items):
     """
 
     def group_of(item):
-        return next((SHARED[name] for name in used(item)), str(item.path))
+        group = next((SHARED[name] for name in used(item)), str(item.path))
+        is_stream = group == SHARED["spark"] and item.path.is_relative_to(ROOT / "tests/spark/streams")
+        return SPARK_STREAMS if is_stream else group
 
     def start_order(item):
         group = group_of(item)
