@@ -9,7 +9,8 @@ CASES = [case for case in connectors.CASES if not case.missing()]
 
 
 def cases_of(broker):
-    cases = [case for case in CASES if case.name.split("/")[1] == broker]
+    first, *others = (case for case in CASES if case.name.split("/")[1] == broker)
+    cases = [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 

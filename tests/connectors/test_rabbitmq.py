@@ -589,6 +589,7 @@ def test_close_does_not_wait_for_a_broker_that_hangs(rabbitmq, queue, opened, pr
     assert source._link is None
 
 
+@pytest.mark.slow
 def test_a_consumer_timeout_is_a_lost_connection(rabbitmq, channel, queue, opened):
     """The broker closes the channel of a consumer that holds a message for too long."""
     put(channel, queue, [b"a"])

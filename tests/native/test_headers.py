@@ -42,6 +42,7 @@ def assert_ran(output: str, seeds: int) -> None:
     assert int(done[1]) > 50_000 * seeds
 
 
+@pytest.mark.slow
 def test_the_headers_pass_their_tests() -> None:
     done = native("test", "--seeds", "40")
     assert done.returncode == 0, done.stderr

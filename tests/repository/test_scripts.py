@@ -613,6 +613,7 @@ def test_a_switch_with_a_strange_value_stops_the_build(checkout: Path, environ: 
     assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_tests_of_a_file_stay_in_one_process() -> None:
     """As tests/conftest.py groups them: else module-wide fixtures, and the Spark session, are made in each process."""
     files = [f"tests/topology/test_{name}.py" for name in ("methods", "tuples", "hashing")]
@@ -628,6 +629,7 @@ def test_tests_of_a_file_stay_in_one_process() -> None:
 # ---- flaky.py -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tests_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
         "import os\n"

@@ -145,7 +145,7 @@ def test_when_every_row_fails_the_driver_hears_of_it(pipeline, caplog):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("where", ["spout", "bolt"])
+@pytest.mark.parametrize("where", [pytest.param("spout", marks=pytest.mark.slow), "bolt"])
 def test_strict_ends_the_job_with_the_component_and_the_text(pipeline, where):
     if where == "spout":
         pipeline = spout(pipeline.plan.frame, message_id="number", component="numbers", strict=True)

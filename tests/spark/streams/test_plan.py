@@ -342,6 +342,7 @@ def test_a_bad_row_ends_the_query_and_says_why(session, tmp_path):
     assert "task_id: expected an int32 >= 0 for a TRACK, got null (root id 7)" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_the_checkpoint_fixes_is_refused_with_the_way_out(session, tmp_path):
     stream = Stream(session, tmp_path)
     stream.drop([Message(Kind.TRACK, 7, 5, 0, 42)])

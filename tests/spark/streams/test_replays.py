@@ -295,6 +295,7 @@ def test_what_is_no_replays_is_refused():
         for_each_completion(replays="ledger")
 
 
+@pytest.mark.slow
 def test_each_message_is_acked_or_given_up_once_wherever_the_driver_is_killed(tmp_path):
     """Between any two steps: `replay_kills` says which, and kills a process at each."""
     command = [sys.executable, "-m", "tests.spark.streams.replay_kills", str(tmp_path)]

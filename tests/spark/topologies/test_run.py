@@ -194,7 +194,9 @@ print(report.outcome, report.stats.totals.shut_down)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("checkpoint", [None, "checkpoint"], ids=["batch job", "stream"])
+@pytest.mark.parametrize(
+    "checkpoint", [pytest.param(None, marks=pytest.mark.slow, id="batch job"), pytest.param("checkpoint", id="stream")]
+)
 def test_a_program_ends_in_order_when_a_stop_leaves_a_micro_batch_behind(tmp_path, checkpoint):
     path = None if checkpoint is None else str(tmp_path / checkpoint)
     ended = run_program(tmp_path, dict(os.environ), ENDLESS.replace("CHECKPOINT", repr(path)))
