@@ -1,7 +1,6 @@
 """Kills under trees of Celery's tasks, and what their account would notice."""
 
 from collections import Counter
-from importlib.util import find_spec
 
 import pytest
 
@@ -20,20 +19,14 @@ def kills_on(name, broker, tmp_path, seed):
         account, happened = survive(plan, broker, replies, tmp_path / "run")
     assert happened == Counter(dict.fromkeys(Kill, KILLS))
     assert account.executions >= 7 * plan.orders
-    print(account)
 
 
-needs_celery = pytest.mark.skipif(not find_spec("celery"), reason="needs Celery")
-
-
-@needs_celery
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kills_with_celery_on_redis_lose_no_message_and_none_is_acked_early(redis, tmp_path):
     kills_on("redis", redis, tmp_path, 21)
 
 
-@needs_celery
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kills_with_celery_on_rabbitmq_lose_no_message_and_none_is_acked_early(rabbitmq, tmp_path):
