@@ -37,12 +37,13 @@ class Readable(Protocol):
 _NOT_SYNCED: Final = {errno.EINVAL, errno.ENOTSUP}
 
 
-def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes]) -> int:
+def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes], *, temporary: str = ".acker-") -> int:
     """Write all pieces to a path or to a binary file object; return the number of bytes.
 
     A file at the path is replaced atomically, after everything has reached the disk: readers find the old content or
     the new one, even if the process or the machine dies. After an error the old file remains. Only its owner may read
     and write a new file; a replaced one keeps its permissions. Devices and named pipes are written to directly.
+    A killed process leaves a file behind whose name begins with `temporary` and ends with ".tmp".
 
     Raises
     ------
@@ -50,7 +51,7 @@ def write(target: str | os.PathLike[str] | Writable, pieces: Iterable[bytes]) ->
     OSError             raised by the system or the file object.
     """
     if isinstance(target, (str, os.PathLike)):
-        return _write_path(target, pieces)
+        return _write_path(target, pieces, temporary)
     if not callable(getattr(target, "write", None)):
         raise ArgumentTypeError(f"target: expected a path or a binary file object, got {type(target).__name__}")
     return _write_file(target, pieces)
@@ -73,7 +74,7 @@ def _write_file(file: Writable, pieces: Iterable[bytes]) -> int:
     return size_bytes
 
 
-def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
+def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes], prefix: str) -> int:
     # Both take long to import, next to the rest of acker.
     import tempfile
     from pathlib import Path
@@ -85,7 +86,7 @@ def _write_path(target: str | os.PathLike[str], pieces: Iterable[bytes]) -> int:
             return _write_file(file, pieces)
     with _sync_afterwards(path.parent):
         # mkstemp gives access to the owner alone.
-        descriptor, name = tempfile.mkstemp(prefix=".acker-", suffix=".tmp", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from pyarrow import fs
@@ -58,13 +59,21 @@ class Folder:
         self.make()
         path = f"{self._root}/{name}"
         if isinstance(self._filesystem, fs.LocalFileSystem):
-            storage.write(path, [data])
+            storage.write(path, [data], temporary=f".{name}-")
             return
         # Spark ignores names that begin with a dot.
         temporary = f"{self._root}/.{name}.tmp"
         with self._filesystem.open_output_stream(temporary) as target:
             target.write(data)
         self._filesystem.move(temporary, path)
+
+    def remove_unfinished(self, *names: str) -> None:
+        """Remove what killed processes have begun to write of files whose names begin so; nobody may write them now."""
+        begins = tuple(f".{name}" for name in names)
+        for each in self.names():
+            if each.startswith(begins) and each.endswith(".tmp"):
+                with contextlib.suppress(FileNotFoundError):
+                    self.remove(each)
 
     def remove(self, name: str) -> None:
         """Remove a file."""

@@ -47,9 +47,9 @@ class Steps:
         """Make a step of the moment before each call of a function."""
         function = getattr(owner, name)
 
-        def call(*arguments):
+        def call(*arguments, **named):
             self()
-            return function(*arguments)
+            return function(*arguments, **named)
 
         setattr(owner, name, call)
 
@@ -130,6 +130,7 @@ def account(folder):
         "dead": sorted(set(map(tuple, letters))),
         "counts": replays.counts()._asdict(),
         "held": replays.held().num_rows,
+        "unfinished": [path.name for name in ("ledger", "again") for path in (folder / name).glob(".*")],
     }
 
 

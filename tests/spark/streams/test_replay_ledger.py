@@ -84,7 +84,7 @@ def test_a_crash_between_the_new_state_and_the_removal_of_old_files(tmp_path, mo
     ledger = open_ledger(tmp_path)
     for batch_id in range(3):
         run(ledger, batch_id, completions((batch_id, Outcome.FAILED)))
-    (tmp_path / ".acker-left.tmp").touch()
+    (tmp_path / ".batch-000000003.parquet-a1.tmp").touch()
     (tmp_path / "notes.txt").touch()
     before = open_ledger(tmp_path).state()
     with monkeypatch.context() as patched:

@@ -159,6 +159,29 @@ def test_queries_with_ledgers_of_their_own_may_share_folders(tmp_path):
     assert letters() == [1, 2, 3]
 
 
+def test_what_a_killed_run_had_begun_to_write_is_removed_by_the_next_one_and_by_no_other(tmp_path):
+    def start(ledger):
+        return Replays(tmp_path / ledger, replay=tmp_path / "again", dead_letter=tmp_path / "dead", attempts_max=1)
+
+    def unfinished(*names):
+        return sorted(path.name for name in names for path in (tmp_path / name).glob(".*"))
+
+    for ledger in ("one", "other"):
+        start(ledger).settle(ended((1, Outcome.FAILED)), 0, ledger)
+    for name in ("one", "other", "dead"):
+        for path in list((tmp_path / name).iterdir()):
+            (tmp_path / name / f".{path.name}-a1.tmp").write_bytes(b"a part")
+    assert len(unfinished("one", "other", "dead")) == 4
+    kept = unfinished("other")
+    (id_,) = {start("one")._ledger.state().id}
+    start("one").settle(ended(), 1, "one")
+    assert len(unfinished("one", "dead")) == 3, "only a run that writes a file knows that no other one does"
+    start("one").settle(ended((2, Outcome.FAILED)), 2, "one")
+    (left,) = unfinished("one", "dead")
+    assert id_ not in left, "another query may be writing it at this moment"
+    assert unfinished("other") == kept
+
+
 def test_a_job_that_runs_once_more_is_not_taken_for_a_rerun(calls):
     calls.replays(attempts_max=1).settle(ended((1, Outcome.FAILED)), 0)
     replays = calls.replays(attempts_max=1)
@@ -309,6 +332,7 @@ def test_each_message_is_acked_or_given_up_once_wherever_the_driver_is_killed(tm
         ((message, _),) = account["dead"]  # in one micro-batch, though maybe told twice
         assert message == 5
         assert account["counts"] == counts._asdict() and account["held"] == 0
+        assert account["unfinished"] == [], "the next process removes what a killed one had begun to write"
 
 
 class Stream:

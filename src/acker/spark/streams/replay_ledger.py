@@ -188,9 +188,10 @@ class ReplayLedger:
         self._schema = ledger_schema(ids)
         self._ids = ids
         self._state: LedgerState | None = None
+        self._has_written = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None}
+        return {**self.__dict__, "_state": None, "_has_written": False}
 
     def state(self) -> LedgerState:
         """Return the state, read anew if the files are others than before.
@@ -258,6 +259,9 @@ class ReplayLedger:
         LedgerState
             The state afterwards.
         """
+        if not self._has_written:  # What a process before this one had begun, which was killed.
+            self._folder.remove_unfinished("batch-", "state-")
+            self._has_written = True
         state = self._shorten(state)
         name = _batch_name(batch_id)
         id_ = state.id or secrets.token_hex(6)
@@ -285,8 +289,7 @@ class ReplayLedger:
         name = _state_name(state.last)
         self._write(name, state.held, state.counts, {"previous": _NONE, "query": state.query, "id": state.id})
         for old in sorted(self._folder.names() - {name}):
-            # Temporary files are left behind by killed processes.
-            if _NAME.fullmatch(old) or old.startswith("."):
+            if _NAME.fullmatch(old):
                 self._folder.remove(old)
         return state._replace(files=frozenset({name}), rows=held)
 

@@ -261,11 +261,16 @@ class ReplayFiles:
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._cleaned = ""
         folder.make()
 
     def __call__(self, messages: pa.Table, batch_id: int, ledger_id: str) -> None:
         """Write the file of a micro-batch."""
-        name = f"{self._name}-{ledger_id}-{batch_id:09d}.parquet"
+        own = f"{self._name}-{ledger_id}-"
+        if self._cleaned != own:  # Other ledgers' files may be being written at this moment.
+            self._folder.remove_unfinished(own)
+            self._cleaned = own
+        name = f"{own}{batch_id:09d}.parquet"
         if not self._folder.has(name):
             self._folder.write(name, parquet_of(messages))
 
