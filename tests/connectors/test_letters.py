@@ -42,7 +42,7 @@ def write_and_hang(messages):
         threading.Event().wait()
     return answers
 target.write = write_and_hang
-DeadLetters(place, lease_secs=2).retry(to=target)
+DeadLetters(place, lease_secs=6).retry(to=target)
 """
 
 
@@ -143,7 +143,7 @@ class LettersContract:
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         # What was confirmed and not dropped comes again, once the leases of the dead process are over.
-        letters = DeadLetters(made(self.place), lease_secs=2)
+        letters = DeadLetters(made(self.place), lease_secs=6)
         target = made(self.queue)
         arrived, until = Counter(), time.monotonic() + PATIENCE_SECS
         while len(arrived) < self.count or letters.find().letters:

@@ -397,7 +397,7 @@ from acker.connectors import Consumer
 from acker.connectors.redis_streams import RedisStreams
 from acker.remote.redis import RedisReplies
 
-source = RedisStreams(sys.argv[1], stream=sys.argv[2], group="g", lease_secs=1)
+source = RedisStreams(sys.argv[1], stream=sys.argv[2], group="g")
 with Consumer(source, replies=RedisReplies(sys.argv[1], expiry_secs=5)) as consumer:
     for message in consumer:
         with message:
@@ -420,6 +420,9 @@ def test_a_killed_owner_loses_nothing_and_its_old_jobs_end_nothing(redis):
         with owner() as first:
             old = first.stdout.readline().strip()
             first.send_signal(signal.SIGKILL)
+        # Its lease ends at once: another consumer of the group has had the message for long.
+        (pending,) = client.xpending_range(stream, "g", "-", "+", 1)
+        client.xclaim(stream, "g", "other", 0, [pending["message_id"]], idle=3_600_000, justid=True)
         with owner() as second:
             new = second.stdout.readline().strip()
             job(old, replies).ack()  # of a tree that nobody has any more

@@ -73,7 +73,7 @@ def spout_of(settings, letters):
         options = {"kafka.bootstrap.servers": url, "subscribe": name, "maxOffsetsPerTrigger": "40"}
         return KafkaWords.spec(options=options, config={"user.letters": letters})
     if settings["broker"] == "redis":
-        source = lambda: RedisStreams(url, stream=name, group="words", lease_secs=1)  # noqa: E731
+        source = lambda: RedisStreams(url, stream=name, group="words", lease_secs=6)  # noqa: E731
     else:
         source = lambda: RabbitMQ(url, name)  # noqa: E731
     return SPOUTS[settings["spout"]].spec(
