@@ -95,7 +95,7 @@ OWNER = """
 import sys
 from acker.remote import tree
 from acker.remote.rabbitmq import RabbitMQReplies
-with tree(RabbitMQReplies(sys.argv[1], expiry_secs=1.5)) as jobs:
+with tree(RabbitMQReplies(sys.argv[1], expiry_secs=6)) as jobs:
     print(jobs.token(), flush=True)
     sys.stdin.read()
 """
@@ -127,11 +127,11 @@ def test_a_forked_process_reports_over_a_connection_of_its_own(replies):
 @pytest.mark.slow
 def test_an_idle_worker_keeps_its_connection(rabbitmq, replies, monkeypatch, caplog):
     """RabbitMQ ends a connection without heartbeats, and logs that."""
-    monkeypatch.setattr("acker.remote.rabbitmq._HEARTBEAT_SECS", 1)
+    monkeypatch.setattr("acker.remote.rabbitmq._HEARTBEAT_SECS", 3)
     with RabbitMQReplies(rabbitmq.url) as worker, tree(replies) as jobs:
         job(jobs.token(), worker).ack()
         connection = worker._senders[os.getpid()]._connection
-        threading.Event().wait(4)
+        threading.Event().wait(10)  # the broker ends a connection that is silent for six seconds
         job(jobs.token(), worker).ack()
         assert worker._senders[os.getpid()]._connection is connection
     jobs.wait(PATIENCE_SECS)

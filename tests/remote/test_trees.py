@@ -471,7 +471,7 @@ OWNER = """
 import sys
 from acker.remote import tree
 from acker.remote.redis import RedisReplies
-with tree(RedisReplies(sys.argv[1], expiry_secs=1.5)) as jobs:
+with tree(RedisReplies(sys.argv[1])) as jobs:
     print(jobs.token(), flush=True)
     sys.stdin.read()
 """
@@ -487,6 +487,9 @@ def test_a_killed_owner_leaves_nothing_behind_and_its_jobs_learn_of_it(redis, ov
         part = job(token, over_redis)
         assert part.alive
         owner.send_signal(signal.SIGKILL)
+    (left,) = streams(client) - before
+    assert 0 < client.pttl(left) <= 60_000
+    client.pexpire(left, 1)  # as if that time had passed
     wait_for(lambda: streams(client) == before)
     assert not part.alive
     part.ack()  # and is dropped
