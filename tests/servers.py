@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts/broker.py"
 IMPOSSIBLE = 3
 NOT_BROUGHT = 4
 STOP_SECONDS = 150.0  # longer than the script takes for a server that does not stop
+ORDER_SECONDS = 600.0  # longer than it takes for one that does not start, on a machine that does much else
 # How long a client waits for an answer on a machine that does much else; libraries have limits of five seconds.
 PATIENCE_SECS = 300.0
 
@@ -123,6 +125,9 @@ class Server:
     def _order(self, order: str, state: str) -> None:
         self._orders.write(f"{order}\n")
         self._orders.flush()
+        # It writes one line for each order, so none is in the buffer now.
+        is_told = select.select([self._answers], [], [], ORDER_SECONDS)[0]
+        assert is_told, f"broker.py {self.name}: no {order} in {ORDER_SECONDS:g} s: {self.told.read_text('utf-8')}"
         line = self._answers.readline()
         assert line, f"broker.py {self.name} ended: {self.told.read_text(encoding='utf-8')}"
         assert json.loads(line) == {"done": order}, f"{self.name}: {line}"

@@ -59,7 +59,8 @@ def consume_all(consumer, broker, work):
 @pytest.mark.parametrize("after", [False, True])
 def test_no_outcome_is_forgotten_when_the_connection_breaks_meanwhile(method, after):
     """With leases, deliveries outlive their connection: nobody delivers again what the consumer holds."""
-    broker = MemoryBroker(lease_secs=3 if method == "extend" else 60, dead_letters=True)
+    # Leases that are short are renewed soon; none ends by itself.
+    broker = MemoryBroker(lease_secs=0.3 if method == "extend" else 60, dead_letters=True, clock=lambda: 0.0)
     broker.publish(b"%d" % number for number in range(30))
     source = MemorySource(broker)
     source.lose(method, at=1 if method == "extend" else 2, after=after)
@@ -166,7 +167,7 @@ def test_stop_ends_a_consumer_that_has_no_connection(secs):
 @pytest.mark.parametrize("method", ["open", "poll", "ack", "retry", "give_up", "extend", "release", "close"])
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, KeyboardInterrupt, SourceError])
 def test_whatever_a_source_raises_ends_every_iteration_with_it(method, kind, caplog):
-    broker = MemoryBroker(lease_secs=0.3, dead_letters=True)
+    broker = MemoryBroker(lease_secs=0.3, dead_letters=True, clock=lambda: 0.0)  # no lease ends by itself
     broker.publish([b"good", b"again", b"bad"])
     source = MemorySource(broker)
 

@@ -13,7 +13,7 @@ from acker.errors import ConnectionLostError, PublishError, SourceError
 from acker.testing import ManualClock
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 
-LONG = 30.0
+LONG = 60.0
 
 
 class Events:

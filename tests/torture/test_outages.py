@@ -1,5 +1,6 @@
 """Outages under consumers of real brokers, and what their account would notice."""
 
+import threading
 from collections import Counter
 
 import pytest
@@ -79,6 +80,16 @@ def test_a_message_without_a_complete_attempt_is_noticed(tmp_path):
     )
     assert run._account() == Account(3, deliveries=6, complete=4) and run._is_done()
     assert run._account().doubled == 1
+
+
+def test_a_broker_that_never_answers_ends_the_run(tmp_path):
+    answer = threading.Event()
+    run = Left(tmp_path)
+    run._deadline_secs = 0.05
+    run._broker = run._broker._replace(left=lambda url, queue: answer.wait() and 0)
+    with pytest.raises(OutagesError, match=r"seed 7: nobody says what is left in 0\.05 s; the server is up"):
+        run._left()
+    answer.set()
 
 
 def test_a_broken_promise_ends_the_program_with_the_seed(monkeypatch, capsys):

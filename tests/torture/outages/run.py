@@ -12,14 +12,17 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.connectors.proxy import Proxy
 from tests.servers import Server
 from tests.torture.outages.brokers import BROKERS, LEASE_SECS, port_of, with_port
 from tests.torture.outages.consumer import LEAVES
+
+T = TypeVar("T")
 
 _CONSUMERS: Final = 2
 _PAUSE_SECS: Final = 2 * LEASE_SECS
@@ -149,7 +152,7 @@ class Run:
         """
         plan = self.plan
         bodies = [b"%d %s" % (number, b"x" * 100) for number in range(plan.messages)]
-        self._broker.fill(self.server.url, plan.queue, bodies)
+        self._limited("the queue was not filled", lambda: self._broker.fill(self.server.url, plan.queue, bodies))
         with self._proxied() as (self._url, self._cut), self._closing():
             for _ in range(_CONSUMERS):
                 self._start_consumer()
@@ -160,7 +163,7 @@ class Run:
                 self.happened[outage] += 1
             self._wait(self._is_done)
             # What was done and not acked or committed when a consumer died is delivered again, and done again.
-            self._wait(lambda: self._broker.left(self.server.url, plan.queue) == 0)
+            self._wait(lambda: self._left() == 0)
             self._end_consumers()
         return self._account()
 
@@ -284,8 +287,29 @@ class Run:
         places, tokens = self._complete()
         complete = {token for token, found in places.items() if len(found) == LEAVES}
         lost = [number for number in range(self.plan.messages) if not tokens.get(number, set()) & complete]
-        left = self._broker.left(self.server.url, self.plan.queue)
-        return Account(self.plan.messages, len(places), len(complete), lost, left)
+        return Account(self.plan.messages, len(places), len(complete), lost, self._left())
+
+    def _left(self) -> int:
+        return self._limited("nobody says what is left", lambda: self._broker.left(self.server.url, self.plan.queue))
+
+    def _limited(self, what: str, call: Callable[[], T]) -> T:
+        """Call a client of the broker, which might wait for ever; an `OutagesError` if it has not ended in time."""
+        ended: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                ended.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - for the thread that waits
+                ended.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            return ended.result(self._deadline_secs)
+        except TimeoutError:
+            if ended.done():
+                raise
+            text = f"seed {self.plan.seed}: {what} in {self._deadline_secs:g} s; the server is {self.server.state}"
+            raise OutagesError(f"{text}; {self._logs()}") from None
 
     def _wait_for_leaves(self, count: int) -> None:
         self._wait(lambda: self._leaves_written() >= count or self._is_done())
@@ -297,12 +321,14 @@ class Run:
             if time.monotonic() > deadline:
                 dead = [process.pid for process in self._processes if process.poll() is not None]
                 account = self._account() if self.server.state == "up" else None
-                logs = "\n".join(self._log(process.pid) for process in self._processes)
                 raise OutagesError(
                     f"seed {self.plan.seed}: not done in {self._deadline_secs:g} s; ended consumers {dead}; {account};"
-                    f" {logs}"
+                    f" {self._logs()}"
                 )
             pause.wait(_LOOK_SECS)
+
+    def _logs(self) -> str:
+        return "\n".join(self._log(process.pid) for process in self._processes)
 
     def _log(self, pid: int) -> str:
         path = self.folder / f"log-{pid}"

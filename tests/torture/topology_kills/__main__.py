@@ -77,11 +77,11 @@ class Soak:
         while True:
             self.drivers += 1
             with program.start() as driver:
-                if not self._await(program, driver):
+                if not self._await(program, driver, deadline):
                     code = driver.poll()
                 else:
                     self._kill_some(driver)
-                    code = driver.wait(max(1, deadline - time.monotonic()))
+                    code = program.wait(driver, max(1, deadline - time.monotonic()))
             if code == 0:
                 break
             if code is not None and code > 0:
@@ -93,12 +93,14 @@ class Soak:
             raise AccountError(f"the lines were at an end before {self._left} kills")
         return check(folder)
 
-    def _await(self, program: Program, driver: subprocess.Popen[bytes]) -> bool:
+    def _await(self, program: Program, driver: subprocess.Popen[bytes], deadline: float) -> bool:
         """Wait until the driver's session is there; return whether it is."""
         before = program.log.read_bytes().count(b"runs\n")
         while program.log.read_bytes().count(b"runs\n") == before:
             if driver.poll() is not None:
                 return False
+            if time.monotonic() > deadline:
+                raise AccountError(f"no session in {_RUN_SECONDS_MAX} s\n{program.last_words()}")
             time.sleep(0.1)
         return True
 
@@ -140,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
                 account = soak.run(Path(folder, "run"))
-        except (AccountError, subprocess.TimeoutExpired) as error:
+        except AccountError as error:
             say(f"seed {seed}: {error}\nagain: python -m tests.torture.topology_kills --seed {seed}")
             return 1
         totals.update(soak.done)

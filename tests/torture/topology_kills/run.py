@@ -68,17 +68,24 @@ class Program:
         """Return the end of the log."""
         return self.log.read_bytes()[-4000:].decode(errors="replace")
 
+    def wait(self, driver: subprocess.Popen[bytes], seconds: float) -> int:
+        """Wait for the end of a driver, and return its exit code."""
+        try:
+            return driver.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AccountError(f"it did not end in {seconds:.0f} s\n{self.last_words()}") from None
+
     def dies(self, point: str, number: int, *, seconds: float = SECONDS_MAX) -> None:
         """Run a driver that dies at a point."""
         with self.start(point, str(number), "SIGKILL") as driver:
-            code = driver.wait(seconds)
+            code = self.wait(driver, seconds)
         if code != -signal.SIGKILL:
             raise AccountError(f"it ended with {code}, not at {point!r}\n{self.last_words()}")
 
     def ends(self, *, seconds: float = SECONDS_MAX) -> Account:
         """Run a driver to the end, and check the account."""
         with self.start() as driver:
-            code = driver.wait(seconds)
+            code = self.wait(driver, seconds)
         if code:
             raise AccountError(f"it ended with {code}\n{self.last_words()}")
         return check(self._folder)

@@ -217,7 +217,7 @@ class MemoryBroker:
         with self.changed:
             return len(self._held)
 
-    def wait_until(self, condition: Callable[[MemoryBroker], object], timeout_secs: float = 30.0) -> None:
+    def wait_until(self, condition: Callable[[MemoryBroker], object], timeout_secs: float = 60.0) -> None:
         """Wait until a condition of this broker holds; `AssertionError` with the counts when it does not in time."""
         with self.changed:
             if not self.changed.wait_for(lambda: condition(self), timeout_secs):

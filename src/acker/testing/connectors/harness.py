@@ -69,7 +69,7 @@ class SourceHarness(abc.ABC):
     ...         return self.broker.left()
     """
 
-    patience_secs: ClassVar[float] = 30.0
+    patience_secs: ClassVar[float] = 60.0
     drain_secs: ClassVar[float] = 5.0
     secret: ClassVar[str | None] = None
     bodies: ClassVar[Sequence[bytes]] = (b"", b"plain", "größer".encode(), bytes(range(256)), b"x" * 1_000_000)
