@@ -17,7 +17,7 @@ _REMEDY: Final = (
 )
 
 
-def _explain(fault: ImportError) -> str:
+def _explain(error: ImportError) -> str:
     """Return one sentence: what is missing, what was found instead, and what to do."""
     from pathlib import Path  # takes long to import
 
@@ -25,7 +25,7 @@ def _explain(fault: ImportError) -> str:
     if not folder.is_dir():
         found = f"the package lies in an archive ({folder}), and Python cannot load compiled modules from one"
     elif (folder / wanted).exists():
-        found = f"it lies in {folder} but cannot be loaded ({fault})"
+        found = f"it lies in {folder} but cannot be loaded ({error})"
     else:
         others = sorted(path.name for kind in ("so", "pyd") for path in folder.glob(f"_core*.{kind}"))
         found = f"{folder} holds {', '.join(others) or 'no compiled module at all'}"
@@ -34,8 +34,8 @@ def _explain(fault: ImportError) -> str:
 
 try:
     import acker._core as core
-except ImportError as fault:
-    raise ImportError(_explain(fault), name="acker._core") from fault
+except ImportError as error:
+    raise ImportError(_explain(error), name="acker._core") from error
 
 
 def kernel() -> str:

@@ -48,8 +48,8 @@ def _schemas() -> dict[str, pa.Schema]:
     # Here and not above: the core needs NumPy only, pyarrow is imported on first use.
     try:
         import pyarrow as pa
-    except ImportError as fault:
-        raise ImportError("the schemas of acker need pyarrow: pip install 'acker[arrow]'") from fault
+    except ImportError as error:
+        raise ImportError("the schemas of acker need pyarrow: pip install 'acker[arrow]'") from error
 
     messages = [pa.field(column.name, pa.from_numpy_dtype(column.dtype)) for column in MESSAGE_COLUMNS]
     completions = [pa.field(name, pa.from_numpy_dtype(dtype)) for name, dtype in COMPLETION_DTYPES.items()]

@@ -132,7 +132,7 @@ def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = 
                     _check_schema(path, stream.schema, event_time)
                 return [Unit(filesystem, path, ARROW_STREAM, 0, 1, 0, source.size() // _MESSAGE_BYTES)]
         except _ReadError as error:
-            raise error.fault from None
+            raise error.error from None
         except (pa.ArrowInvalid, OSError) as error:
             raise ArgumentValueError(f"{path}: damaged: {error}") from error
     raise ArgumentValueError(f"{path}: expected a Parquet or Arrow IPC file, got one that begins with {start!r}")
@@ -141,9 +141,9 @@ def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = 
 class _ReadError(Exception):
     """Reading failed. Arrow tells of damage by an OSError, too."""
 
-    def __init__(self, fault: OSError) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Readings(io.RawIOBase):
@@ -155,8 +155,8 @@ class _Readings(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         try:
             return self._native.read(None if size < 0 else size)
-        except OSError as fault:
-            raise _ReadError(fault) from fault
+        except OSError as error:
+            raise _ReadError(error) from error
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return self._native.seek(offset, whence)

@@ -89,10 +89,10 @@ class ReportReceiver:
         bind, told = _hosts(spark)
         try:
             self._socket: socket.socket | None = _bound(bind)
-        except OSError as fault:
+        except OSError as error:
             self._socket = None
             logger.warning(
-                "%s: only workers log calls that hang, in their stderr: no socket at %s: %s", name, bind, fault
+                "%s: only workers log calls that hang, in their stderr: no socket at %s: %s", name, bind, error
             )
             return
         self.address = ReportAddress(told, self._socket.getsockname()[1], os.urandom(_TOKEN_BYTES))

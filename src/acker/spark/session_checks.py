@@ -76,20 +76,20 @@ def _check_packages() -> None:
     try:
         importlib.import_module("pandas")
         importlib.import_module("google.protobuf.runtime_version")
-    except ImportError as fault:
-        package = (fault.name or "pandas").partition(".")[0]
+    except ImportError as error:
+        package = (error.name or "pandas").partition(".")[0]
         name = "protobuf" if package == "google" else package
-        raise SessionError(f"Spark's state store needs {name}: pip install 'acker[spark]'") from fault
+        raise SessionError(f"Spark's state store needs {name}: pip install 'acker[spark]'") from error
     from google.protobuf.runtime_version import VersionError
 
     try:
         importlib.import_module(_STATE_CLIENT)
-    except (ImportError, VersionError) as fault:
+    except (ImportError, VersionError) as error:
         found = importlib.metadata.version("protobuf")
         raise SessionError(
             f"protobuf {found} does not fit PySpark {importlib.metadata.version('pyspark')}: install another release of"
-            f" one of them ({fault})"
-        ) from fault
+            f" one of them ({error})"
+        ) from error
 
 
 # Finds what the driver's helper process would find; -c alone adds the empty path.
@@ -99,8 +99,8 @@ print("{}.{}".format(*sys.version_info))
 sys.path = [path for path in sys.path if path]
 try:
     import acker
-except ImportError as fault:
-    print(fault)
+except ImportError as error:
+    print(error)
 """
 
 
@@ -118,16 +118,16 @@ def _check_python(worker: str, environment: tuple[tuple[str, str], ...]) -> None
     answer = subprocess.run(
         [path, "-c", _PROBE], capture_output=True, text=True, check=False, env={**os.environ, **dict(environment)}
     )
-    found, _, fault = answer.stdout.strip().partition("\n")
+    found, _, error = answer.stdout.strip().partition("\n")
     if answer.returncode == 0 and found != driver:
         raise SessionError(
             f"Spark's workers would run {path}, which is Python {found}, and this is Python {driver}: before the"
             f" session is made, set the environment variable PYSPARK_PYTHON to {sys.executable} or its like"
         )
-    if answer.returncode == 0 and fault:
+    if answer.returncode == 0 and error:
         raise SessionError(
             f"acker cannot be imported by {path}, which Spark starts on this machine too for a streaming acker"
-            f" ({fault}): call acker.spark.ship(spark) before the plan is made, or take another way of docs/shipping.md"
+            f" ({error}): call acker.spark.ship(spark) before the plan is made, or take another way of docs/shipping.md"
         )
 
 

@@ -134,5 +134,5 @@ def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
             for entry in source.infolist():
                 if not entry.is_dir():
                     yield entry.filename, source.read(entry)
-    except (OSError, zipfile.BadZipFile) as fault:
-        raise ArgumentValueError(f"{expected}, and {wheel} cannot be read: {fault}") from fault
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ArgumentValueError(f"{expected}, and {wheel} cannot be read: {error}") from error

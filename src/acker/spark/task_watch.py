@@ -167,6 +167,6 @@ class TaskWatch:
         assert self._address is not None
         try:
             sender.sendto(self._address.seal(report), place)
-        except OSError as fault:
+        except OSError as error:
             # The network is away or full: the next one may come.
-            logger.debug("a report of this task was not sent: %s", fault)
+            logger.debug("a report of this task was not sent: %s", error)

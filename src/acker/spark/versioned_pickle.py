@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Errors of a worker without acker, and of one with another release. They travel in the pickle, since such a worker
 # may not know them.
 MISSING: Final = (
-    "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({fault}): if the worker is"
+    "acker cannot be imported by the Python of this worker, {version} at {python} on {host} ({error}): if the worker is"
     " on the driver's machine, set PYSPARK_PYTHON to the driver's Python, {driver}, before Spark starts; else call"
     " acker.spark.ship(spark) before the job, or take another way of docs/shipping.md"
 )
@@ -29,7 +29,7 @@ OTHER: Final = (
 )
 # Error of a worker that lacks a module of the user's.
 ABSENT: Final = (
-    "{fault}: the driver has this module, and the worker at {python} on {host} has not: call"
+    "{error}: the driver has this module, and the worker at {python} on {host} has not: call"
     " spark.addArtifacts(path, pyfile=True) with its file, or a zip of its package, before the job"
 )
 
@@ -102,14 +102,14 @@ def _make_opener() -> Callable[..., Any]:
         worker = {"python": sys.executable, "host": socket.gethostname()}
         try:
             import acker
-        except ImportError as fault:
-            raise ImportError(missing.format(version=platform.python_version(), fault=fault, **worker)) from None
+        except ImportError as error:
+            raise ImportError(missing.format(version=platform.python_version(), error=error, **worker)) from None
         if acker.__version__ != driver:
             raise RuntimeError(other.format(driver=driver, worker=acker.__version__, **worker))
         try:
             opened = pickle.loads(content)
-        except ModuleNotFoundError as fault:
-            raise ModuleNotFoundError(absent.format(fault=fault, **worker), name=fault.name) from None
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(absent.format(error=error, **worker), name=error.name) from None
         from acker.spark.versioned_pickle import freeze_modules
 
         freeze_modules()

@@ -245,8 +245,8 @@ class Commits:
             if commits:
                 consumer.commit(offsets=list(commits.values()), asynchronous=True)
                 self._in_flight |= commits
-        except KafkaException as fault:
-            self._fail(self._moved(assignments), self._faults.error_of(fault))
+        except KafkaException as error:
+            self._fail(self._moved(assignments), self._faults.error_of(error))
 
     def _moved(self, assignments: Assignments, among: Iterable[Assignment] | None = None) -> NewCommits:
         commits, cut = assignments.moved(self._size_max, among)
@@ -272,8 +272,8 @@ class Commits:
             return
         try:
             answers = consumer.commit(offsets=list(commits.values()), asynchronous=False)
-        except KafkaException as fault:
-            self._fail(commits, self._faults.error_of(fault))
+        except KafkaException as error:
+            self._fail(commits, self._faults.error_of(error))
         else:
             self._settle(commits, None, answers)
 

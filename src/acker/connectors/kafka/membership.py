@@ -128,8 +128,8 @@ class Membership:
         callbacks = {"error_cb": faults.on_error, "on_commit": self._commits.on_commit}
         try:
             self._client = Consumer({**options.config, **callbacks})
-        except (KafkaException, TypeError, ValueError) as fault:
-            raise faults.refused(fault) from None
+        except (KafkaException, TypeError, ValueError) as error:
+            raise faults.refused(error) from None
 
     def join(self) -> None:
         """Look for the topics, and join the group.
@@ -148,8 +148,8 @@ class Membership:
                 on_revoke=self._guarded(self._revoke),
                 on_lost=self._guarded(self._lose),
             )
-        except KafkaException as fault:
-            raise self._faults.raised(self._faults.error_of(fault), "subscribe") from None
+        except KafkaException as error:
+            raise self._faults.raised(self._faults.error_of(error), "subscribe") from None
 
     def poll(self, limit: int, wait_secs: float) -> list[Delivery]:
         """Return what was read; see `Source.poll`."""
@@ -176,8 +176,8 @@ class Membership:
         self._is_closed = True
         try:
             self._commits.send_last(self._client, self.assignments, CLOSE_SECS)
-        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
-            LOGGER.warning("%s: the last commit: %s", self._faults.name, self._faults.hide(fault))
+        except Exception as error:  # noqa: BLE001  A callback of the configuration may raise anything.
+            LOGGER.warning("%s: the last commit: %s", self._faults.name, self._faults.hide(error))
         # On a thread of its own, since the client waits without an end for a broker that hangs.
         leaving = threading.Thread(target=self._leave, name=f"acker {self._faults.name} close", daemon=True)
         leaving.start()
@@ -191,8 +191,8 @@ class Membership:
     def _leave(self) -> None:
         try:
             self._client.close()
-        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
-            LOGGER.warning("%s: close: %s", self._faults.name, self._faults.hide(fault))
+        except Exception as error:  # noqa: BLE001  A callback of the configuration may raise anything.
+            LOGGER.warning("%s: close: %s", self._faults.name, self._faults.hide(error))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -207,11 +207,11 @@ class Membership:
                 messages = self._client.consume(limit - 1, 0) if limit > 1 else []
         except AckerError:
             raise
-        except KafkaException as fault:
-            raise self._faults.raised(self._faults.error_of(fault), "reading") from None
-        except Exception as fault:  # noqa: BLE001  A callback of the configuration may raise anything.
+        except KafkaException as error:
+            raise self._faults.raised(self._faults.error_of(error), "reading") from None
+        except Exception as error:  # noqa: BLE001  A callback of the configuration may raise anything.
             # The client drops the messages that it held at that time, so only a new one goes on at the right offset.
-            text = f"{self._faults.name}: reading: {type(fault).__name__}: {self._faults.hide(fault)}"
+            text = f"{self._faults.name}: reading: {type(error).__name__}: {self._faults.hide(error)}"
             raise ConnectionLostError(text) from None
         if messages:
             deliveries += self._enter(messages)
@@ -316,10 +316,10 @@ class Membership:
                 return  # it is being closed
             try:
                 act(partitions)
-            except KafkaException as fault:
-                self._fault = self._faults.raised(self._faults.error_of(fault), "rebalance")
-            except Exception as fault:  # noqa: BLE001  `poll` raises it.
-                self._fault = fault
+            except KafkaException as error:
+                self._fault = self._faults.raised(self._faults.error_of(error), "rebalance")
+            except Exception as error:  # noqa: BLE001  `poll` raises it.
+                self._fault = error
 
         return callback
 
@@ -343,8 +343,8 @@ class Membership:
             return (
                 list(self._client.committed(list(partitions), timeout=self._options.connect_secs)) if partitions else []
             )
-        except KafkaException as fault:
-            text = self._faults.text(self._faults.error_of(fault))
+        except KafkaException as error:
+            text = self._faults.text(self._faults.error_of(error))
             LOGGER.warning(
                 "%s: what is done above the commits is not known, and is done again: %s", self._faults.name, text
             )

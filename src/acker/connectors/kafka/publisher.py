@@ -75,8 +75,8 @@ class KafkaPublisher(Publisher):
         self._faults.begin()
         try:
             producer = Producer(self._config)
-        except (KafkaException, TypeError, ValueError) as fault:
-            raise self._faults.refused(fault) from None
+        except (KafkaException, TypeError, ValueError) as error:
+            raise self._faults.refused(error) from None
         self._faults.check_topics(producer, [self._topic], self._connect_secs)
         self._producer = producer
 
@@ -85,8 +85,8 @@ class KafkaPublisher(Publisher):
         if self._producer is None:
             try:
                 self.connect()
-            except AckerError as fault:
-                return [PublishError(str(fault)) for _ in messages]
+            except AckerError as error:
+                return [PublishError(str(error)) for _ in messages]
         producer = self._producer
         assert producer is not None
         until = time.monotonic() + self._timeout_secs
@@ -95,8 +95,8 @@ class KafkaPublisher(Publisher):
             self._produce(producer, message, self._answer_to(number, message, answers), until)
         try:
             producer.flush(max(0.0, until - time.monotonic()) + 1.0)  # the client itself gives up a little earlier
-        except KafkaException as fault:
-            why = self._faults.text(self._faults.error_of(fault))
+        except KafkaException as error:
+            why = self._faults.text(self._faults.error_of(error))
             answers = [PublishError(f"{each}; {why}") if each is not None else None for each in answers]
         if self._faults.fatal is not None:
             LOGGER.warning("%s: the client can be used no more; the next messages get a new one", self.name)
@@ -120,8 +120,8 @@ class KafkaPublisher(Publisher):
                 if time.monotonic() > until:
                     return
                 producer.poll(0.05)
-            except (KafkaException, TypeError, ValueError) as fault:
-                answer(self._faults.error_of(fault), None)
+            except (KafkaException, TypeError, ValueError) as error:
+                answer(self._faults.error_of(error), None)
                 return
             else:
                 return

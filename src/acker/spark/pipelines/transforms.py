@@ -228,9 +228,9 @@ def _texts_of(rows: pa.RecordBatch) -> list[str]:
     """Return each row as JSON, cut where it is long."""
     try:
         texts = [json.dumps(row, ensure_ascii=False, default=str) for row in rows.to_pylist()]
-    except Exception as fault:  # noqa: BLE001  A time of the year 10000 has no value in Python, for instance.
+    except Exception as error:  # noqa: BLE001  A time of the year 10000 has no value in Python, for instance.
         if rows.num_rows == 1:
-            return [f"(no text: {reason_of(fault)})"]
+            return [f"(no text: {reason_of(error)})"]
         return [text for index in range(rows.num_rows) for text in _texts_of(rows.slice(index, 1))]
     return [text if len(text) <= ROW_CHARS_MAX else text[: ROW_CHARS_MAX - 1] + "…" for text in texts]
 

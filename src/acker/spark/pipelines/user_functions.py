@@ -52,9 +52,9 @@ class Produced(NamedTuple):
     failed: dict[int, str]
 
 
-def reason_of(fault: BaseException | str) -> str:
+def reason_of(error: BaseException | str) -> str:
     """Return the text of an error: the exception's type and message, cut at `REASON_CHARS_MAX`."""
-    text = reason_text(fault, missing="no reason was given in Outputs.failed")
+    text = reason_text(error, missing="no reason was given in Outputs.failed")
     # Arrow holds UTF-8, which has no lone surrogates.
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= REASON_CHARS_MAX else text[: REASON_CHARS_MAX - 1] + "…"
@@ -78,8 +78,8 @@ def run_rows(
             produced = [] if result is None else read_rows(result, schema)
         except MemoryError:
             raise
-        except Exception as fault:  # noqa: BLE001  Whatever a user's function raises fails its row.
-            failed[row] = reason_of(fault)
+        except Exception as error:  # noqa: BLE001  Whatever a user's function raises fails its row.
+            failed[row] = reason_of(error)
         else:
             outputs += produced
             counts[row] = len(produced)
@@ -237,8 +237,8 @@ def _drop_misfits(
         part = outputs[ends[row] - counts[row] : ends[row]]
         try:
             _record_batch(part, schema)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as fault:
-            failed[row] = reason_of(fault)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            failed[row] = reason_of(error)
             kept_counts[row] = 0
         else:
             kept += part
@@ -254,10 +254,10 @@ def _check_outputs(result: Any, inputs: int, schema: pa.Schema) -> Produced:
     rows = _columns(result.rows, schema)
     parents = read_parents(result.parent, rows.num_rows, inputs)
     failed: dict[int, str] = {}
-    for row, fault in (result.failed or {}).items():
+    for row, error in (result.failed or {}).items():
         if not 0 <= row < inputs:
             raise ArgumentValueError(f"failed: the batch has {inputs} rows, there is no row {row}")
-        failed[int(row)] = reason_of(fault)
+        failed[int(row)] = reason_of(error)
     bad = np.flatnonzero(np.isin(parents.row, np.fromiter(failed, np.int64)))
     if bad.size:
         output, row = int(parents.output[bad[0]]), int(parents.row[bad[0]])

@@ -249,8 +249,8 @@ def _summarise(key: int, chunks: Mapping[int, bytes], head: Head | None) -> _Log
         return nothing
     try:
         start_ms = _starts(chunks, head)
-    except CheckpointError as fault:
-        return nothing._replace(fault=str(fault))
+    except CheckpointError as error:
+        return nothing._replace(fault=str(error))
     if not len(start_ms):
         return nothing
     group = np.searchsorted(AGE_BOUNDS_MS, head.time_ms - start_ms, side="right")
@@ -306,14 +306,14 @@ def _collect(load: Any, path: str) -> list[Any]:
 
     try:
         rows: list[Any] = load(path).collect()
-    except (Py4JError, PySparkException) as fault:
-        lines = [line.strip(": ") for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
-        if isinstance(fault, Py4JError):  # The first line tells which call failed, the second one why.
+    except (Py4JError, PySparkException) as error:
+        lines = [line.strip(": ") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        if isinstance(error, Py4JError):  # The first line tells which call failed, the second one why.
             why = lines[min(1, len(lines) - 1)]
-        elif "Traceback" in str(fault):  # Of a Python worker.
+        elif "Traceback" in str(error):  # Of a Python worker.
             why = lines[-1]
         else:
             why = lines[0]
         moved = "; a checkpoint that was moved or copied cannot be read" if "FileNotFound" in why else ""
-        raise ArgumentValueError(f"{path}: Spark cannot read it as a checkpoint: {why}{moved}") from fault
+        raise ArgumentValueError(f"{path}: Spark cannot read it as a checkpoint: {why}{moved}") from error
     return rows

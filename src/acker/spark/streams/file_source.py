@@ -133,12 +133,12 @@ def _units_of_slices(batches: Iterator[pa.RecordBatch], checks: _FileChecks, ski
             _check_no_log_between(searched, file, checks.watched)
         try:
             units = inspect_file(filesystem, file, checks.event_time)
-        except (ArgumentValueError, ColumnTypeError, ColumnValueError) as fault:
+        except (ArgumentValueError, ColumnTypeError, ColumnValueError) as error:
             if not checks.skip:
                 raise
             if number == 0:
-                _log.warning("skipped: %s", fault)
-                skipped.append(str(fault))
+                _log.warning("skipped: %s", error)
+                skipped.append(str(error))
             continue
         # A file of fewer pieces than slices leaves some of them empty.
         runs = deal(units, slices)

@@ -114,8 +114,8 @@ def for_each_completion(
                 replays.settle(done, batch_id, _query_id(frame))
             if batch_fn is not None and (empty or len(done)):
                 batch_fn(done, batch_id)
-        except Exception as fault:
-            short = _shorten(fault)
+        except Exception as error:
+            short = _shorten(error)
             if short is None:
                 raise
             is_stop = any(name in short for name in _INTERRUPTIONS)
@@ -132,14 +132,14 @@ def _query_id(frame: DataFrame) -> str:
     return query or ""
 
 
-def _shorten(fault: Exception) -> str | None:
+def _shorten(error: Exception) -> str | None:
     """Return the causes in a long error of Spark's, without the stack traces; None for any other error.
 
     When a query is stopped, Spark searches the error of its function for the stop's own interruption, with a regular
     expression that needs stack for each character. A stack trace is too long: the stop would end in a
     StackOverflowError. So the short text must keep what Spark searches for.
     """
-    _, is_sparks, rest = "".join(traceback.format_exception(fault)).partition(_PROXY_ERROR)
+    _, is_sparks, rest = "".join(traceback.format_exception(error)).partition(_PROXY_ERROR)
     if not is_sparks or len(rest) <= _REST_CHARS_MAX:
         return None
     call, *lines = rest.splitlines()

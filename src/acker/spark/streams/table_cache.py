@@ -131,9 +131,9 @@ class TableCache:
             return PrivateMemory(size_bytes)
         try:
             return SharedMemory(size_bytes)
-        except OSError as fault:
+        except OSError as error:
             # The rest of the process has taken more than its half.
-            if fault.errno not in (errno.EMFILE, errno.ENFILE):
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             return PrivateMemory(size_bytes)
 

@@ -125,10 +125,10 @@ def read_file(root: str, name: str) -> StateChanges:
         content = stream.read()
     try:
         pickled = unseal(content, name)
-    except (EOFError, ValueError) as fault:  # It was whole when its micro-batch was committed.
+    except (EOFError, ValueError) as error:  # It was whole when its micro-batch was committed.
         raise CheckpointError(
-            f"{base}/{name}: damaged: {fault}; put the file back from a copy, or begin with a new checkpoint"
-        ) from fault
+            f"{base}/{name}: damaged: {error}; put the file back from a copy, or begin with a new checkpoint"
+        ) from error
     return StateChanges(*pickle.loads(pickled))
 
 
@@ -198,11 +198,11 @@ class StateFiles:
             for file in files:
                 try:
                     changes = read_file(self._root, file.name)
-                except FileNotFoundError as fault:
+                except FileNotFoundError as error:
                     raise CheckpointError(
-                        f"component {self._component_of(task)!r}, task {task}: a file of its state is missing: {fault};"
+                        f"component {self._component_of(task)!r}, task {task}: a file of its state is missing: {error};"
                         " put the file back from a copy, or begin with a new checkpoint"
-                    ) from fault
+                    ) from error
                 state.follow(changes)
                 log.note(file.name, changes)
             log.chain = chain
@@ -240,12 +240,12 @@ class StateFiles:
     def _pickle(self, task: int, changes: StateChanges) -> bytes:
         try:
             return dumps(tuple(changes))
-        except Exception as fault:
+        except Exception as error:
             key = next((key for key, value in changes.values.items() if why_not_pickled((key, value))), None)
             raise TopologyError(
                 f"component {self._component_of(task)!r}, task {task}: the state cannot be pickled: key"
-                f" {reprlib.repr(key)}: {fault}; keep values that can be pickled, and make the others in init_state"
-            ) from fault
+                f" {reprlib.repr(key)}: {error}; keep values that can be pickled, and make the others in init_state"
+            ) from error
 
 
 def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
@@ -303,11 +303,11 @@ def telling(path: str) -> Iterator[None]:
     """Let an error say what was written: that of a full disk names no file."""
     try:
         yield
-    except OSError as fault:
+    except OSError as error:
         raise CheckpointError(
-            f"{path}: the checkpoint cannot be written: {fault}; make room there, or let this user write, and start"
+            f"{path}: the checkpoint cannot be written: {error}; make room there, or let this user write, and start"
             " again. All that was committed is as it was"
-        ) from fault
+        ) from error
 
 
 class StateCleaner:

@@ -60,8 +60,8 @@ def read_frame(node: Node, spout: Any, spark: SparkSession, options: Mapping[str
     where = f"component {node.name!r}: frame()"
     try:
         frame = spout.frame(spark, options)
-    except Exception as fault:
-        fault.add_note(f"{where} raised it")
+    except Exception as error:
+        error.add_note(f"{where} raised it")
         raise
     if not isinstance(frame, DataFrame):
         raise TopologyError(f"{where} returned {_kind_of(frame)}; expected a DataFrame of PySpark")

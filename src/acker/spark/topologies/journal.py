@@ -339,14 +339,14 @@ class Journal:
             content = stream.read()
         try:
             data = unseal(content, f"{name}/{version}")
-        except EOFError as fault:
-            logger.warning("%s: a part of the file is missing, so it does not count: %s", path, fault)
+        except EOFError as error:
+            logger.warning("%s: a part of the file is missing, so it does not count: %s", path, error)
             return None
-        except ValueError as fault:
+        except ValueError as error:
             raise CheckpointError(
-                f"{self.root}/{name}/{version} is damaged ({fault}); put it back from a copy, or begin with a new"
+                f"{self.root}/{name}/{version} is damaged ({error}); put it back from a copy, or begin with a new"
                 " checkpoint"
-            ) from fault
+            ) from error
         magic, number = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0)
         if (magic, number) != (_MAGIC, _FORMAT):
             found = f"format {number}" if magic == _MAGIC else "an older one"
@@ -360,12 +360,12 @@ class Journal:
         self._lease.check()
         try:
             pickled = pickle.dumps(content, 5)
-        except Exception as fault:
+        except Exception as error:
             raise TopologyError(
-                f"{self.root}: the tuples of micro-batch {version.batch} cannot be pickled for the journal ({fault});"
+                f"{self.root}: the tuples of micro-batch {version.batch} cannot be pickled for the journal ({error});"
                 " let spouts emit values and ids whose classes a later run can import, or set journaled = False in a"
                 " spout whose source delivers again what was not acked"
-            ) from fault
+            ) from error
         data = seal(_HEADER.pack(_MAGIC, _FORMAT) + pickled, f"{name}/{version}")
         write_file(self._filesystem, f"{self._base}/{name}/{version}", data)
         # A run that takes the checkpoint over after this has read the file; one that did so before may not have.

@@ -74,12 +74,12 @@ class Jvm:
         memory = int(self._gateway.jvm.java.lang.Runtime.getRuntime().maxMemory())
         self.batch_bytes = min(memory // _BATCH_PART, _BATCH_BYTES_MAX)
 
-    def has_died(self, fault: BaseException | None = None) -> bool:
-        """Return whether it has died; after a fault that may come from its end, wait a moment for that."""
+    def has_died(self, error: BaseException | None = None) -> bool:
+        """Return whether it has died; after an error that may come from its end, wait a moment for that."""
         process: subprocess.Popen[bytes] | None = getattr(self._gateway, "proc", None)
         if process is None:  # started by spark-submit
             return not self._accepts()
-        if process.poll() is None and fault is not None and (_is_of_connection(fault) or self._has_stopped()):
+        if process.poll() is None and error is not None and (_is_of_connection(error) or self._has_stopped()):
             try:
                 process.wait(_DYING_SECS)
             except subprocess.TimeoutExpired:
@@ -114,15 +114,15 @@ class Jvm:
         """Whether Spark runs no more in it: it has died, or is about to."""
         return self.has_died() or self._has_stopped()
 
-    def is_to_blame(self, fault: BaseException) -> bool:
-        """Return whether a fault comes from a JVM that has died, that has no memory left, or where Spark stopped."""
-        return _is_out_of_memory(fault) or self.has_died(fault) or self.is_over
+    def is_to_blame(self, error: BaseException) -> bool:
+        """Return whether an error comes from a JVM that has died, that has no memory left, or where Spark stopped."""
+        return _is_out_of_memory(error) or self.has_died(error) or self.is_over
 
-    def death(self, load: Load, batch_bytes: int, fault: BaseException | None = None) -> RuntimeStateError:
+    def death(self, load: Load, batch_bytes: int, error: BaseException | None = None) -> RuntimeStateError:
         """Return the error for a micro-batch that a JVM did not do; `batch_bytes` is its bound."""
-        if self.has_died(fault):
+        if self.has_died(error):
             what = "died in it"
-        elif fault is not None and _is_out_of_memory(fault):
+        elif error is not None and _is_out_of_memory(error):
             what = "had no memory left for it"
         else:
             what = "stopped Spark in it"
@@ -155,9 +155,9 @@ def free_dropped(spark: SparkSession) -> None:
         client.garbage_collect_object(target_id, False)
 
 
-def _is_out_of_memory(fault: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     seen: set[int] = set()
-    link: BaseException | None = fault
+    link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         try:
@@ -170,9 +170,9 @@ def _is_out_of_memory(fault: BaseException) -> bool:
     return False
 
 
-def _is_of_connection(fault: BaseException) -> bool:
+def _is_of_connection(error: BaseException) -> bool:
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    return isinstance(fault, (OSError, EOFError)) or (
-        isinstance(fault, Py4JError) and not isinstance(fault, Py4JJavaError)
+    return isinstance(error, (OSError, EOFError)) or (
+        isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
     )

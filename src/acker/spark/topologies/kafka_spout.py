@@ -78,12 +78,12 @@ class KafkaSpout(ReliableSpout):
         reader: Any = spark.readStream if conf["topology.spark.streaming"] else spark.read
         try:
             rows = reader.format("kafka").options(**options).load()
-        except AnalysisException as fault:
-            if fault.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED":
+        except AnalysisException as error:
+            if error.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED":
                 raise TopologyError(
                     f"component {self.component_name!r}: this Spark session has no source for Kafka; start it with"
                     f" spark.jars.packages={_PACKAGE}:{spark.version}"
-                ) from fault
+                ) from error
             raise
         tup_id = F.concat_ws("", "topic", F.lit("/"), "partition", F.lit("@"), "offset")
         messages: DataFrame = rows.withColumn("tup_id", tup_id)

@@ -214,9 +214,9 @@ class Lease:
             try:
                 self._check()
                 self._put(self._name, replace(self._owner, has_ended=True).dumps())
-            except (CheckpointError, OSError) as fault:
+            except (CheckpointError, OSError) as error:
                 if self.lost is None:
-                    logger.warning("%s: the lease was not given back: %s", self._root, fault)
+                    logger.warning("%s: the lease was not given back: %s", self._root, error)
             finally:
                 self.epoch = 0
 
@@ -262,16 +262,16 @@ class Lease:
         while not self._stops.wait(self._owner.lease_secs / _RENEWALS):
             try:
                 self.check()
-            except CheckpointError as fault:
-                self.lost = None if self._stops.is_set() else fault
+            except CheckpointError as error:
+                self.lost = None if self._stops.is_set() else error
                 return
-            except OSError as fault:
-                logger.warning("%s: the lease cannot be read: %s", self._root, fault)
+            except OSError as error:
+                logger.warning("%s: the lease cannot be read: %s", self._root, error)
                 continue
             try:
                 self.renew()
-            except (CheckpointError, OSError) as fault:
-                logger.warning("%s: the lease was not renewed: %s", self._root, fault)
+            except (CheckpointError, OSError) as error:
+                logger.warning("%s: the lease was not renewed: %s", self._root, error)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

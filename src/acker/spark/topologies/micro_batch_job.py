@@ -217,10 +217,10 @@ class MicroBatchJob:
             )
         try:
             batches = rows.toArrow().to_batches()
-        except Exception as fault:
-            if _WORKER_DIED not in str(fault):
+        except Exception as error:
+            if _WORKER_DIED not in str(error):
                 raise
-            raise RuntimeStateError(why_died(plan, str(self._spark.sparkContext.master))) from fault
+            raise RuntimeStateError(why_died(plan, str(self._spark.sparkContext.master))) from error
         return _read_result(batches if is_distributed else run(iter(batches)), plan.graph)
 
     def _read_failed(self) -> frozenset[int]:

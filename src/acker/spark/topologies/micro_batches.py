@@ -76,7 +76,7 @@ class MicroBatches:
         How many Spark jobs the micro-batches took.
     traces : int
         How many trees failed of which the state has effects nevertheless.
-    fault : BaseException or None
+    error : BaseException or None
         The error that ended a micro-batch.
     progress : BatchProgress
     jvm : Jvm
@@ -110,7 +110,7 @@ class MicroBatches:
         self._unfreed_bytes = 0
         self.evaluations = 0
         self.traces = 0
-        self.fault: BaseException | None = None
+        self.error: BaseException | None = None
 
     def _restore(self) -> None:
         """Read what earlier runs have left."""
@@ -238,12 +238,12 @@ class MicroBatches:
             self.progress.note(new_ended(batch, *counts, result.took))
             logger.info("micro-batch %d: %d trees acked, %d failed, %.1f s", batch, acked, len(failed), secs)
             return True
-        except BaseException as fault:
-            self.fault = fault
-            if not self.jvm.is_to_blame(fault):
+        except BaseException as error:
+            self.error = error
+            if not self.jvm.is_to_blame(error):
                 raise
-            self.fault = self.jvm.death(load, spark.batch_bytes, fault)
-            raise self.fault from fault
+            self.error = self.jvm.death(load, spark.batch_bytes, error)
+            raise self.error from error
         finally:
             spark.end(taken)
             spark.is_running = False

@@ -121,13 +121,13 @@ def _session(spark: SparkSession | None) -> SparkSession:
 
     try:
         session = SparkSession.builder.getOrCreate() if spark is None else spark
-    except PySparkRuntimeError as fault:
-        if fault.getCondition() != "JAVA_GATEWAY_EXITED":
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SessionError(
             "spark: Spark did not start; its words are above. Without a JDK, 17 or newer, install one, or set JAVA_HOME"
             " to it; `acker doctor` looks for one"
-        ) from fault
+        ) from error
     check_session(session)
     context = session.sparkContext
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
@@ -186,10 +186,10 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
             pass
         if not goes_on():
             runtime.abort()
-            fault = _fault_of(query, runtime)
-            if fault is not None:
-                lifecycle.fail(fault)
-                raise fault
+            error = _error_of(query, runtime)
+            if error is not None:
+                lifecycle.fail(error)
+                raise error
             logger.error("%s: the query was stopped, by something else than this run", runtime.graph.name)
         runtime.stop()
     finally:
@@ -201,19 +201,19 @@ def _run_stream(runtime: SparkRuntime, checkpoint: str, trigger: str, until: str
 def _is_active(query: StreamingQuery, runtime: SparkRuntime) -> bool:
     try:
         return bool(query.isActive)
-    except Exception as fault:
-        if runtime.batches.jvm.has_died(fault):
+    except Exception as error:
+        if runtime.batches.jvm.has_died(error):
             return False
         raise
 
 
-def _fault_of(query: StreamingQuery, runtime: SparkRuntime) -> BaseException | None:
+def _error_of(query: StreamingQuery, runtime: SparkRuntime) -> BaseException | None:
     """Return why the query has ended."""
     batches = runtime.batches
     if not batches.jvm.has_died():
-        return batches.fault or batches.lost or query.exception()
+        return batches.error or batches.lost or query.exception()
     runtime.cancel_jobs()  # its micro-batch ends at once, and says how
-    return batches.fault or batches.jvm.death(batches.next_load, runtime.executors.spark.batch_bytes)
+    return batches.error or batches.jvm.death(batches.next_load, runtime.executors.spark.batch_bytes)
 
 
 def _start_query(runtime: SparkRuntime, checkpoint: str, trigger: str) -> StreamingQuery:

@@ -55,13 +55,13 @@ def check_travels(graph: Graph, conf: Mapping[str, Any]) -> None:
     TopologyError
         The text names the component and its part, and says what to do.
     """
-    fault = why_not_pickled((graph, conf))
-    if fault is None:
+    why = why_not_pickled((graph, conf))
+    if why is None:
         return
     where = f"topology {graph.name}"
     for part, mend in _parts_of(graph, conf):
         raise TopologyError(f"{where}, {part}, and a worker of Spark gets a topology as a pickle; {mend}")
-    raise TopologyError(f"{where}: it cannot be pickled ({fault}), and a worker of Spark gets it as a pickle")
+    raise TopologyError(f"{where}: it cannot be pickled ({why}), and a worker of Spark gets it as a pickle")
 
 
 def _parts_of(graph: Graph, conf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -70,17 +70,17 @@ def _parts_of(graph: Graph, conf: Mapping[str, Any]) -> Iterator[tuple[str, str]
     for node in graph.nodes.values():
         where = f"component {node.name!r}"
         for name, value in node.conf.items():
-            if fault := why_not_pickled(value):
-                yield f"{where}: option {name!r} cannot be pickled ({fault})", mend
+            if why := why_not_pickled(value):
+                yield f"{where}: option {name!r} cannot be pickled ({why})", mend
         for subscription in node.inputs:
-            if fault := why_not_pickled(subscription.grouping):
-                told = f"the function of its grouping of {subscription.source!r} cannot be pickled ({fault})"
+            if why := why_not_pickled(subscription.grouping):
+                told = f"the function of its grouping of {subscription.source!r} cannot be pickled ({why})"
                 yield f"{where}: {told}", "let the function refer to nothing that a process has for itself"
         for part in _parts_of_class(node):
             yield f"{where}: {part}", mend
     for name, value in conf.items():
-        if fault := why_not_pickled(value):
-            yield f"option {name!r} cannot be pickled ({fault})", f"{mend}, or give it by spec(config=) to a spout"
+        if why := why_not_pickled(value):
+            yield f"option {name!r} cannot be pickled ({why})", f"{mend}, or give it by spec(config=) to a spout"
 
 
 def _parts_of_class(node: Node) -> Iterator[str]:
@@ -92,10 +92,10 @@ def _parts_of_class(node: Node) -> Iterator[str]:
             function = getattr(value, "__func__", value)
             if isinstance(function, types.FunctionType):
                 yield from (f"{kind.__name__}.{name}() uses {used}" for used in _used_by(function))
-            elif not name.startswith("__") and name != "_abc_impl" and (fault := why_not_pickled(value)):
-                yield f"the attribute {name!r} of {kind.__name__} cannot be pickled ({fault})"
-    if fault := why_not_pickled(node.component):
-        yield f"the class {node.component.__name__} cannot be pickled ({fault})"
+            elif not name.startswith("__") and name != "_abc_impl" and (why := why_not_pickled(value)):
+                yield f"the attribute {name!r} of {kind.__name__} cannot be pickled ({why})"
+    if why := why_not_pickled(node.component):
+        yield f"the class {node.component.__name__} cannot be pickled ({why})"
 
 
 def _used_by(function: types.FunctionType) -> Iterator[str]:
@@ -105,5 +105,5 @@ def _used_by(function: types.FunctionType) -> Iterator[str]:
     except ValueError:  # A name that has no value yet.
         return
     for name, value in {**names.globals, **names.nonlocals}.items():
-        if name != "__class__" and (fault := why_not_pickled(value)):
-            yield f"{name!r}, which cannot be pickled ({fault})"
+        if name != "__class__" and (why := why_not_pickled(value)):
+            yield f"{name!r}, which cannot be pickled ({why})"

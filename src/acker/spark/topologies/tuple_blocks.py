@@ -91,8 +91,8 @@ def why_not_pickled(content: object) -> str | None:
     """Return why something cannot be pickled; None if it can."""
     try:
         dumps(content)
-    except Exception as fault:  # noqa: BLE001  Whatever it raises.
-        return exception_text(fault)
+    except Exception as error:  # noqa: BLE001  Whatever it raises.
+        return exception_text(error)
     return None
 
 
@@ -129,10 +129,10 @@ def encode_tuples(chunks: Sequence[MixedChunk]) -> bytes:
             parts[place] = task, stream, emitter, *pack_rows(batches)
     try:
         return dumps(parts)
-    except Exception as fault:
+    except Exception as error:
         for tup in (tup for _, rows in chunks if not isinstance(rows, TupleBatch) for tup in rows):
             check_values(tup)
-        raise TopologyError(f"tuples cannot be pickled: {fault}") from fault
+        raise TopologyError(f"tuples cannot be pickled: {error}") from error
 
 
 def check_values(tup: Tuple) -> None:
@@ -145,10 +145,10 @@ def check_values(tup: Tuple) -> None:
     """
     source = tup._source
     for name, value in zip(source.fields, tup.values, strict=True):
-        if fault := why_not_pickled(value):
+        if why := why_not_pickled(value):
             raise TopologyError(
                 f"component {source.component!r}: the field {name!r} of a tuple to the stream {source.stream!r} holds"
-                f" {reprlib.repr(value)}, which cannot be pickled ({fault}); tuples travel to Spark's workers as"
+                f" {reprlib.repr(value)}, which cannot be pickled ({why}); tuples travel to Spark's workers as"
                 " pickles, so emit what the value is made from"
             )
 
