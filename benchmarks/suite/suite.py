@@ -30,6 +30,7 @@ from benchmarks.suite import (
     spark_topologies,
     storm,
     streaming,
+    task_queues,
     topology,
 )
 from benchmarks.suite.measure import FULL, QUICK, Case, Scale
@@ -59,6 +60,7 @@ CASES: Final[list[Case]] = [
     *spark_columns.CASES,
     *spark_growth.CASES,
     *connectors.CASES,
+    *task_queues.CASES,
 ]
 
 

@@ -19,7 +19,7 @@ from benchmarks.suite.run import run_all, run_apart, run_here, select
 from benchmarks.suite.suite import write
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-ELSEWHERE = ("spark/", "connectors/", "topology/storm/", "topology/free-threaded")
+ELSEWHERE = ("spark/", "connectors/", "remote/", "topology/storm/", "topology/free-threaded")
 # `make quick` has no PySpark, which some of the others need.
 IN_PROCESS = [case for case in CASES if not case.name.startswith(ELSEWHERE) and "pyspark" not in case.missing()]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.suite import connectors, live_page
+from benchmarks.suite import connectors, live_page, task_queues
 from benchmarks.suite.measure import TINY
 
 CASES = [case for case in connectors.CASES if not case.missing()]
@@ -36,6 +36,16 @@ def test_redis(redis, monkeypatch, case):
 def test_kafka(kafka, monkeypatch, case):
     monkeypatch.setenv("ACKER_KAFKA_URL", kafka.url)
     run(case)
+
+
+@pytest.mark.slow
+@pytest.mark.leaves_behind("Celery keeps its connections")
+@pytest.mark.parametrize("case", [case for case in task_queues.CASES if not case.missing()], ids=lambda case: case.name)
+def test_jobs_of_task_queues(redis, monkeypatch, case):
+    monkeypatch.setenv("ACKER_REDIS_URL", redis.url)
+    result = case.run(TINY)
+    assert result.checksum["jobs"] == 20
+    assert all(result.spread(side).least > 0 for side in result.samples)
 
 
 def test_a_consumer_with_an_open_page_and_without_one():

@@ -401,6 +401,62 @@ def test_a_stream_that_the_server_has_forgotten_fails_open_trees_at_once(over_re
             pass
 
 
+def test_reports_use_one_connection_and_another_one_when_the_server_has_closed_it(over_redis, client):
+    with tree(over_redis) as jobs:
+        address = read_token(jobs.token()).address
+
+    def connections():
+        return {each["id"] for each in client.client_list()}
+
+    assert over_redis.send(address, b"1")
+    before = connections()
+    assert over_redis.send(address, b"2") and connections() == before
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert over_redis.send(address, b"3")  # and no ConnectionLostError, for which a job would wait
+    jobs.close()
+
+
+def test_a_report_that_is_interrupted_leaves_no_answer_to_the_next_one(over_redis, monkeypatch):
+    with tree(over_redis) as jobs:
+        address = read_token(jobs.token()).address
+    assert over_redis.send(address, b"")
+
+    def interrupt(self, **_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(redis_py.Connection, "read_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            over_redis.send(address, b"")
+    assert not over_redis.send(bytes(13), b"")  # nobody waits there
+    jobs.close()
+
+
+def test_reports_of_forks_and_threads_do_not_mix(over_redis):
+    with tree(over_redis) as jobs:
+        tokens = [[jobs.token() for _ in range(50)] for _ in range(4)]
+    assert over_redis.send(read_token(tokens[0][0]).address, b"")  # there is a connection that a fork must not use
+
+    def work(tokens):
+        for token in tokens:
+            with job(token, over_redis):
+                pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        forks = [multiprocessing.get_context("fork").Process(target=work, args=(part,)) for part in tokens[:2]]
+        for each in forks:
+            each.start()
+    threads = [threading.Thread(target=work, args=(part,)) for part in tokens[2:]]
+    for each in threads:
+        each.start()
+    for each in [*forks, *threads]:
+        each.join(PATIENCE_SECS)
+    jobs.wait(PATIENCE_SECS)
+    assert [each.exitcode for each in forks] == [0, 0]
+    assert over_redis.counts.duplicates == 0
+
+
 def test_a_server_that_hangs_ends_the_patience_of_a_job_and_not_the_tree(redis, over_redis, caplog):
     with tree(over_redis) as jobs:
         token = jobs.token()

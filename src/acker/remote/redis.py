@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections import deque
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,6 +26,10 @@ _FIELD: Final = b"report"
 # Of an entry that only ends a wait.
 _WAKE: Final = b"wake"
 _READ_MAX: Final = 500
+# A command as the server reads it.
+_XADD: Final = (
+    b"*6\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n$1\r\n*\r\n$6\r\n" + _FIELD + b"\r\n$%d\r\n%b\r\n"
+)
 
 
 class RedisReplies(Replies):
@@ -78,6 +84,7 @@ class RedisReplies(Replies):
         # This class tries again by itself, and a pool of redis-py may be used from several threads and after forks.
         settings = {"socket_timeout": _SOCKET_TIMEOUT_SECS, "retry": Retry(NoBackoff(), 0), **options}
         self._client = redis.Redis.from_url(url, **settings, protocol=2, decode_responses=False)
+        self._connections = _ReportConnections(self._client.connection_pool)
 
     def _key(self, address: bytes) -> str:
         return self._prefix + address.hex()
@@ -85,7 +92,7 @@ class RedisReplies(Replies):
     def send(self, address: bytes, report: bytes) -> bool:
         """Store a report, unless its stream is gone."""
         with _translated():
-            return self._client.xadd(self._key(address), {_FIELD: report}, nomkstream=True) is not None
+            return self._connections.call(_XADD % (*_sized(self._key(address).encode()), *_sized(report))) is not None
 
     def has(self, address: bytes) -> bool:
         """Return whether a stream is still there."""
@@ -99,7 +106,63 @@ class RedisReplies(Replies):
     def close(self) -> None:
         """Fail the trees that are open in this process, remove its stream, and disconnect."""
         super().close()
+        self._connections.close()
         self._client.close()
+
+
+class _ReportConnections:
+    """Connections for reports. A client of redis-py takes three times as long for a command, at the cost of each job.
+
+    Parameters
+    ----------
+    pool : redis.ConnectionPool
+        Makes them.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        # Those that no thread uses, of each process, as they do not survive a fork.
+        self._free: dict[int, deque[Any]] = {}
+
+    def call(self, command: bytes) -> Any:
+        """Send a command, and return the answer; of those that may be sent twice."""
+        process = os.getpid()
+        free = self._free.get(process)
+        if free is None:
+            free = self._free.setdefault(process, deque())
+        try:
+            connection, is_new = free.pop(), False
+        except IndexError:
+            connection, is_new = self._pool.make_connection(), True
+        try:
+            answer = self._ask(connection, command, is_new)
+        except BaseException:
+            # As after a KeyboardInterrupt: else the next command would read the answer of this one.
+            connection.disconnect()
+            raise
+        finally:
+            free.append(connection)
+        return answer
+
+    @staticmethod
+    def _ask(connection: Any, command: bytes, is_new: bool) -> Any:
+        if not is_new:
+            try:
+                connection.send_packed_command([command], check_health=False)
+                return connection.read_response()
+            except redis.ConnectionError:
+                connection.disconnect()  # the server may have closed it meanwhile, as after its `timeout`
+        connection.send_packed_command([command], check_health=False)
+        return connection.read_response()
+
+    def close(self) -> None:
+        """Disconnect in this process."""
+        for connection in self._free.pop(os.getpid(), ()):
+            connection.disconnect()
+
+
+def _sized(text: bytes) -> tuple[int, bytes]:
+    return len(text), text
 
 
 class _RedisInbox(Inbox):
