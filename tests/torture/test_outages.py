@@ -1,11 +1,13 @@
 """Outages under consumers of real brokers, and what their account would notice."""
 
+import os
 import threading
 from collections import Counter
 
 import pytest
 
 from tests.torture.outages import __main__
+from tests.torture.outages.consumer import TURNS
 from tests.torture.outages.run import KINDS, Account, Outage, OutagesError, Plan, Run, plan_of, survive
 
 pytestmark = pytest.mark.timeout(300)
@@ -17,6 +19,7 @@ def outages_of(name, server, tmp_path, seed):
     account, happened = survive(plan, server, tmp_path / "run")
     assert set(happened) == set(KINDS[name])
     assert account.complete >= account.messages == 200
+    assert account.idle == 0, "outages come while messages are open"
     return account
 
 
@@ -80,6 +83,20 @@ def test_a_message_without_a_complete_attempt_is_noticed(tmp_path):
     )
     assert run._account() == Account(3, deliveries=6, complete=4) and run._is_done()
     assert run._account().doubled == 1
+
+
+def test_leaves_get_their_turns_a_few_at_a_time(tmp_path):
+    run = Left(tmp_path)
+    with run._turned():
+        taken = os.open(tmp_path / TURNS, os.O_RDWR | os.O_NONBLOCK)
+        for _ in range(3):
+            run._give_turns()
+        assert len(os.read(taken, 100)) == 8
+        run._give_turns()
+        assert len(os.read(taken, 3)) == 3
+        run._give_turns()
+        assert len(os.read(taken, 100)) == 8
+        os.close(taken)
 
 
 def test_a_broker_that_never_answers_ends_the_run(tmp_path):

@@ -2,8 +2,9 @@
 
     python -m tests.torture.outages.consumer BROKER URL QUEUE FOLDER SEED
 
-SIGTERM lets it end in good order. Each message has two children, each child two leaves. A leaf writes the number of the
-message, the number of the leaf, and a token that names this attempt, in one call of the system.
+SIGTERM lets it end in good order. Each message has two children, each child two leaves. A leaf waits for its turn. Then
+it writes the number of the message, the number of the leaf, and a token that names this attempt, in one call of the
+system.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Final
 from acker.connectors import Child, Consumer
 from tests.torture.outages.brokers import BROKERS
 
+# In the folder: a pipe to all consumers, of which each leaf takes a byte.
+TURNS: Final = "turns"
 CHILDREN: Final = 2
 LEAVES: Final = CHILDREN * 2
 # One attempt in so many fails.
@@ -35,11 +38,13 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(stream=log, level=logging.INFO)
     faulthandler.register(signal.SIGUSR1, log)
     done = os.open(Path(folder, f"done-{os.getpid()}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    turns = os.open(Path(folder, TURNS), os.O_RDWR)  # so that it never ends
     chance = random.Random(f"{seed}-{os.getpid()}")
     tokens = itertools.count()
 
     def leaf(child: Child, number: int, place: int, token: str) -> None:
         with child:
+            os.read(turns, 1)
             os.write(done, f"{number} {place} {token}\n".encode())
 
     def branch(child: Child, number: int, place: int, token: str) -> None:
@@ -50,7 +55,7 @@ def main(arguments: list[str]) -> int:
                 leaves.submit(leaf, child.child(), number, each, token)
 
     source = BROKERS[name].source(url, queue)
-    options = {"timeout_secs": 60.0, "open_max": 50, "backoff_secs": 0.01, "backoff_secs_max": 0.1, "drain_secs": 20.0}
+    options = {"timeout_secs": 60.0, "open_max": 20, "backoff_secs": 0.01, "backoff_secs_max": 0.1, "drain_secs": 20.0}
     with (
         ThreadPoolExecutor(2) as branches,
         ThreadPoolExecutor(2) as leaves,

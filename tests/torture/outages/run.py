@@ -1,13 +1,20 @@
-"""One run: fill a queue, let outages happen under two consumers, and compare."""
+"""One run: fill a queue, let outages happen under two consumers, and compare.
+
+The run gives leaves their turns, a few at a time and none while an outage happens, so that messages are open then.
+"""
 
 from __future__ import annotations
 
+import array
 import contextlib
 import enum
+import fcntl
+import os
 import random
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections import Counter, defaultdict
@@ -20,13 +27,16 @@ from typing import Final, TypeVar
 from tests.connectors.proxy import Proxy
 from tests.servers import Server
 from tests.torture.outages.brokers import BROKERS, LEASE_SECS, port_of, with_port
-from tests.torture.outages.consumer import LEAVES
+from tests.torture.outages.consumer import LEAVES, TURNS
 
 T = TypeVar("T")
 
 _CONSUMERS: Final = 2
 _PAUSE_SECS: Final = 2 * LEASE_SECS
 _LOOK_SECS: Final = 0.05
+# Between two looks; and the leaves that get none before the last outage, but for a consumer that has to end.
+_TURNS: Final = 8
+_LEFT_FOR_THE_END: Final = 160
 
 
 class OutagesError(Exception):
@@ -80,6 +90,8 @@ class Account:
         Numbers of messages without a complete attempt: they were lost, or acked early.
     left : int
         What the broker says is not settled.
+    idle : int
+        Outages before which all messages were done: they have shown less.
     """
 
     messages: int
@@ -87,6 +99,7 @@ class Account:
     complete: int = 0
     lost: list[int] = field(default_factory=list)
     left: int = 0
+    idle: int = 0
 
     @property
     def doubled(self) -> int:
@@ -139,6 +152,8 @@ class Run:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._resumes: list[threading.Timer] = []
         self._paused: set[int] = set()
+        self._idle = 0
+        self._leaves_before_end: int | None = plan.messages * LEAVES - _LEFT_FOR_THE_END
         self.happened: Counter[str] = Counter()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -153,14 +168,16 @@ class Run:
         plan = self.plan
         bodies = [b"%d %s" % (number, b"x" * 100) for number in range(plan.messages)]
         self._limited("the queue was not filled", lambda: self._broker.fill(self.server.url, plan.queue, bodies))
-        with self._proxied() as (self._url, self._cut), self._closing():
+        with self._turned(), self._proxied() as (self._url, self._cut), self._closing():
             for _ in range(_CONSUMERS):
                 self._start_consumer()
             for outage, leaves in plan.outages:
                 self._wait_for_leaves(self._leaves_written() + leaves)
                 self._say(f"seed {plan.seed}: {outage}")
+                self._idle += self._is_done()
                 self._happen(outage)
                 self.happened[outage] += 1
+            self._leaves_before_end = None
             self._wait(self._is_done)
             # What was done and not acked or committed when a consumer died is delivered again, and done again.
             self._wait(lambda: self._left() == 0)
@@ -224,15 +241,16 @@ class Run:
 
     def _wait_for_end(self, process: subprocess.Popen[bytes], expected: int) -> None:
         try:
-            code = process.wait(self._deadline_secs)
-        except subprocess.TimeoutExpired:
+            self._wait(lambda: process.poll() is not None, is_end=True)
+        except OutagesError:
             process.send_signal(signal.SIGUSR1)  # it writes the stacks of its threads
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)
             text = f"seed {self.plan.seed}: a consumer did not end: {self._log(process.pid)}"
             raise OutagesError(text) from None
-        if code != expected:
-            raise OutagesError(f"seed {self.plan.seed}: a consumer ended with {code}: {self._log(process.pid)}")
+        if process.returncode != expected:
+            text = f"a consumer ended with {process.returncode}: {self._log(process.pid)}"
+            raise OutagesError(f"seed {self.plan.seed}: {text}")
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
@@ -245,6 +263,22 @@ class Run:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                     process.wait()
+
+    @contextlib.contextmanager
+    def _turned(self) -> Iterator[None]:
+        path = self.folder / TURNS
+        os.mkfifo(path)
+        self._turns = os.open(path, os.O_RDWR)
+        try:
+            yield
+        finally:
+            os.close(self._turns)
+
+    def _give_turns(self) -> None:
+        """Let some leaves be done; one that had its turn may have been killed before it wrote."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._turns, termios.FIONREAD, waiting)
+        os.write(self._turns, b"." * max(0, _TURNS - waiting[0]))
 
     @contextlib.contextmanager
     def _proxied(self) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -287,7 +321,7 @@ class Run:
         places, tokens = self._complete()
         complete = {token for token, found in places.items() if len(found) == LEAVES}
         lost = [number for number in range(self.plan.messages) if not tokens.get(number, set()) & complete]
-        return Account(self.plan.messages, len(places), len(complete), lost, self._left())
+        return Account(self.plan.messages, len(places), len(complete), lost, self._left(), self._idle)
 
     def _left(self) -> int:
         return self._limited("nobody says what is left", lambda: self._broker.left(self.server.url, self.plan.queue))
@@ -312,12 +346,15 @@ class Run:
             raise OutagesError(f"{text}; {self._logs()}") from None
 
     def _wait_for_leaves(self, count: int) -> None:
-        self._wait(lambda: self._leaves_written() >= count or self._is_done())
+        most = min(count, self._leaves_before_end or count)
+        self._wait(lambda: self._leaves_written() >= most)
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
+    def _wait(self, condition: Callable[[], bool], *, is_end: bool = False) -> None:
         deadline = time.monotonic() + self._deadline_secs
         pause = threading.Event()
         while not condition():
+            if is_end or self._leaves_before_end is None or self._leaves_written() < self._leaves_before_end:
+                self._give_turns()
             if time.monotonic() > deadline:
                 dead = [process.pid for process in self._processes if process.poll() is not None]
                 account = self._account() if self.server.state == "up" else None
