@@ -201,6 +201,13 @@ def test_the_page_has_the_commands_that_are_run(tmp_path):
     assert example.strip().splitlines()[-1] in inspect.getsource(job)
 
 
+def test_executors_whose_python_lacks_pyspark_find_that_of_the_cluster(lacking, tmp_path):
+    for name, python in (("linked", lacking), ("installed", tmp_path / "bin/python")):
+        _, variables = command_of(Recipe.ARTIFACTS, tmp_path / name, python, None)
+        home = Path(variables["SPARK_HOME"])
+        assert (home / "python/lib/pyspark.zip").exists() is (name == "installed")
+
+
 # ---- acker doctor ---------------------------------------------------------------------------------------------------
 
 

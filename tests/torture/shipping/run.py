@@ -190,7 +190,8 @@ def submit(recipe: Recipe, folder: Path, lacking: Path, *, messages: int, packed
 
 def command_of(recipe: Recipe, folder: Path, lacking: Path, packed: Path | None) -> tuple[list[str], dict[str, str]]:
     """Return the command that submits the job, and its environment variables."""
-    home = make_spark_home(folder / "spark")
+    has_pyspark = any(lacking.parent.parent.glob("lib/python*/site-packages/pyspark"))
+    home = make_spark_home(folder / "spark", is_zipped=not has_pyspark)
     # The driver's acker must not be on a path that executors get too, so the script itself says where it is.
     script = folder / "job.py"
     package = Path(acker.__file__).resolve().parents[1]
