@@ -385,6 +385,7 @@ cdef class Outlet:
 
     cdef list buffer
     cdef bint mixed  # whether the buffer holds batches too
+    cdef Py_ssize_t more_rows  # of these batches, beside one for each
     cdef public object queue
     cdef readonly int64_t index  # of the task within its executor
     cdef readonly int64_t task
@@ -415,6 +416,7 @@ cdef class Outlet:
         mixed[0] = self.mixed
         self.buffer = []
         self.mixed = False
+        self.more_rows = 0
         return taken
 
     @cython.final
@@ -448,9 +450,9 @@ cdef class OutputBuffer:
     """The tuples that an executor has emitted and not yet put into the consumers' queues.
 
     `dirty`: outlets that hold tuples, in the order of their first one. `must_yield`: the executor must stop and flush,
-    because a buffer has `flush_at` tuples or another thread asked for it. `lock`: held by other threads while they call
-    the executor's components. `closed`: other threads are refused. `keep_alive_at`: when to call
-    `_keep_alive`, in ns of the runtime's clock; 0: never.
+    because a buffer has `flush_at` tuples, rows of batches included, or another thread asked for it. `lock`: held by
+    other threads while they call the executor's components. `closed`: other threads are refused. `keep_alive_at`: when
+    to call `_keep_alive`, in ns of the runtime's clock; 0: never.
     """
 
     cdef readonly list dirty
@@ -508,7 +510,7 @@ cdef class OutputBuffer:
             if not outlet.buffer:
                 self.dirty.append(outlet)
             outlet.buffer.append(tup)
-            if len(outlet.buffer) >= self.flush_at:
+            if len(outlet.buffer) + outlet.more_rows >= self.flush_at:
                 self.must_yield = True
         return 0
 
@@ -520,7 +522,8 @@ cdef class OutputBuffer:
                 self.dirty.append(outlet)
             outlet.buffer.append(batch)
             outlet.mixed = True
-            if rows >= self.flush_at or len(outlet.buffer) >= self.flush_at:
+            outlet.more_rows += rows - 1
+            if len(outlet.buffer) + outlet.more_rows >= self.flush_at:
                 self.must_yield = True
 
     @cython.final

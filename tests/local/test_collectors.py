@@ -288,3 +288,17 @@ def test_what_has_no_hash_is_refused_however_many_tasks_there_are(par, names):
     assert len(sink.tuples()) == 3
     with pytest.raises(TypeError, match="a value of type dict has no stable hash"):
         complete_topology(Grouped, {"source": [[{}, 1]]})
+
+
+@pytest.mark.parametrize(("rows", "batches"), [(1, 10), (4, 3), (9, 2), (10, 1), (50, 1)])
+def test_a_producer_flushes_by_the_rows_of_its_batches_and_not_by_their_number(rows, batches):
+    outbox = Outbox(threading.Event(), 10)
+    queue = Queue(100, threading.Event())
+    outlet = Outlet(queue, 0, 9)
+    for _ in range(2):  # what was sent does not count any more
+        for _ in range(batches):
+            assert not outbox.must_yield
+            outbox.put_batch(outlet, range(rows))
+        assert outbox.must_yield
+        outbox.flush()
+    assert queue.size == 2 * rows * batches
