@@ -15,16 +15,17 @@ from pyarrow import fs
 from pyspark import cloudpickle
 from pyspark.errors import PythonException, SparkRuntimeException
 
+import acker
 from acker import COMPLETION_SCHEMA, MESSAGE_SCHEMA, Kind
 from acker._engine.protocol import INT64_MAX, INT64_MIN
+from acker._files import paths
+from acker._files import reader as files
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark import (
     completions,
     completions_from_blocks,
     completions_from_files,
     completions_of,
-    files,
-    paths,
     spout,
 )
 from tests.oracles import settle_as_sets
@@ -96,6 +97,8 @@ def test_neither_order_nor_partitions_nor_files_have_a_say(
         write(shuffled.slice(first, end - first), str(folder / f"{number}.messages"), kinds[number], piece_rows)
     done = completions_from_files(spark, folder, shards=shards, include_pending=include_pending)
     assert rows_of(done) == expected
+    alone = acker.completions_from_files(folder, threads=partitions, include_pending=include_pending)
+    assert sorted(alone.rows()) == expected
 
 
 def frame_of(spark, rows, ddl=DDL):
@@ -304,7 +307,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(spark, tmp
         pq.write_table(table.slice(250 * number, 250), folder / f"{number}.parquet")
     marker = tmp_path / "killed"
     filesystem = killing_filesystem(marker, os.getpid())
-    monkeypatch.setattr(paths, "resolve", lambda path: (filesystem, path, []))
+    monkeypatch.setattr(paths, "resolve", lambda path, _: (filesystem, path, []))
     done = rows_of(
         completions_from_files(spark, [str(folder / f"{i}.parquet") for i in range(4)], include_pending=True)
     )

@@ -12,11 +12,12 @@ import pytest
 
 from acker import MESSAGE_SCHEMA
 from acker._engine.combiner import Combiner
+from acker._files import reader as files
+from acker._files.paths import list_files
+from acker._files.reader import Unit, deal, inspect_file
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
-from acker.spark import files
 from acker.spark.blocks import decode_block
-from acker.spark.files import Unit, combine_units, deal, inspect_file
-from acker.spark.paths import list_files
+from acker.spark.files import combine_units
 from tests.oracles import settle_as_sets
 
 

@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from acker._files import sink_log
+from acker._files.sink_log import read_log
 from acker.errors import ArgumentValueError
-from acker.spark import completions, completions_from_files, sink_log
-from acker.spark.sink_log import read_log
+from acker.spark import completions, completions_from_files
 from tests.spark.test_files import table_of
 
 

@@ -8,8 +8,8 @@ import os
 from pyarrow import fs
 
 from acker._engine import storage
+from acker._files.paths import locate, make_absolute
 from acker.errors import ArgumentTypeError
-from acker.spark.paths import locate, make_absolute
 
 
 class Folder:

@@ -22,8 +22,8 @@ from acker._engine.protocol import (
     PROTOCOLS,
     check_integer,
 )
+from acker._files.columns import EVENT_MS_MAX
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.messages import EVENT_MS_MAX
 from acker.spark.session_checks import state_partitions
 from acker.spark.streams.shard_rules import split_event_times
 from acker.topology.suggestions import suggestion

@@ -9,12 +9,14 @@ from pyspark.errors import StreamingQueryException
 
 from acker import MESSAGE_SCHEMA
 from acker._engine.combiner import Cohorts, Combiner
+from acker._files import reader
+from acker._files.paths import list_files
+from acker._files.reader import inspect_file
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark import completions_from_files, files
 from acker.spark.blocks import decode_block
-from acker.spark.files import gather_units, inspect_file
+from acker.spark.files import gather_units
 from acker.spark.options import CompletionOptions, check_options, check_source_options
-from acker.spark.paths import list_files
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
 from acker.spark.streams import file_source
 from acker.spark.streams.file_source import blocks_of_directory
@@ -24,7 +26,7 @@ from tests.spark.test_files import table_of, write
 from tests.spark.test_sink_log import commit
 
 
-def drop(table, path, kind=files.PARQUET, piece_rows=100):
+def drop(table, path, kind=reader.PARQUET, piece_rows=100):
     """Write a file beside its place and move it in, as whoever feeds a stream has to."""
     path.parent.mkdir(exist_ok=True)
     hidden = path.with_name(f".{path.name}")
@@ -53,7 +55,7 @@ def latest_ms(path, column):
     return event_ms
 
 
-@pytest.mark.parametrize("kind", [files.PARQUET, files.ARROW_FILE, files.ARROW_STREAM])
+@pytest.mark.parametrize("kind", [reader.PARQUET, reader.ARROW_FILE, reader.ARROW_STREAM])
 def test_the_latest_event_time_is_found_in_whole_milliseconds(tmp_path, kind):
     path = tmp_path / "m"
     for dtype, values, expected in (
@@ -154,7 +156,7 @@ def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monke
     monkeypatch.setattr(file_source, "_SLICE_BYTES", 1000)
     directory = tmp_path / "in %41 é"
     names = ["a.parquet", "b #1.arrow", "deep er/c%20.stream", "one piece"]
-    kinds = [files.PARQUET, files.ARROW_FILE, files.ARROW_STREAM, files.PARQUET]
+    kinds = [reader.PARQUET, reader.ARROW_FILE, reader.ARROW_STREAM, reader.PARQUET]
     tables = [messages(rows, rows).append_column("at", pa.array([rows] * rows)) for rows in (990, 1000, 500, 40)]
     for name, kind, table in zip(names[:2], kinds, tables, strict=False):
         drop(table, directory / name, kind)

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from acker._engine.combiner import Cohorts, Combiner
+from acker._files.columns import event_times_of
 from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block
-from acker.spark.messages import event_times_of
 from acker.spark.streams.rows import combine_batches
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from acker._engine.columns import check_columns
 from acker._engine.combiner import Cohorts, Combiner, shard_of
+from acker._files.columns import latest_of
 from acker.spark.blocks import encode_blocks
-from acker.spark.messages import latest_of
 from acker.spark.notes import FAILURE_SCHEMA, encode_note, ids_or_zero
 from acker.spark.pipelines.stage_calls import StageCalls
 from acker.topology.anchors import Int64s

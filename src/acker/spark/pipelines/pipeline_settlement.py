@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
 
+from acker._engine.user_frames import user_stacklevel
 from acker.errors import ArgumentValueError
 from acker.spark.block_settlement import settle_rows
 from acker.spark.pipelines.pipeline_plan import check_disjoint
 from acker.spark.streams.plan import completions_of_block_stream
-from acker.spark.user_frames import user_stacklevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from acker._engine.ids import root_ids, tuple_ids
 from acker._engine.protocol import Kind
+from acker._files.columns import event_times_of
 from acker.errors import ArgumentValueError, ColumnValueError, StrictError
-from acker.spark.messages import describe_shared_ids, event_times_of
+from acker.spark.messages import describe_shared_ids
 from acker.spark.notes import HEAD_SCHEMA, TextIds
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.collector import FANOUT_MAX, MessageCollector, TaskCounters

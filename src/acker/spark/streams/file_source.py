@@ -17,12 +17,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from acker._engine.protocol import INT64_MAX
+from acker._files.paths import Directories, locate, resolve
+from acker._files.reader import deal, inspect_file
+from acker._files.sink_log import LOG
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL
-from acker.spark.files import deal, follows_logs, gather_units, inspect_file, parallelism_of
+from acker.spark.files import follows_logs, gather_units, parallelism_of
 from acker.spark.partition_keys import partition_key
-from acker.spark.paths import Directories, locate, resolve
-from acker.spark.sink_log import LOG
 from acker.spark.streams.reports import SKIPPED, SKIPPED_SUFFIX
 from acker.spark.streams.rows import TIMED_BLOCKS_DDL, block_batches
 from acker.spark.versioned_pickle import pack_function
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from acker.spark.files import Unit
+    from acker._files.reader import Unit
     from acker.spark.options import CompletionOptions, FileSourceOptions
 
 BINARY_FILES_DDL: Final = "path string, modificationTime timestamp, length long, content binary"

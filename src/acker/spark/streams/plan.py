@@ -16,13 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker._engine.protocol import PROTOCOLS, divide_up
 from acker._engine.schemas import COMPLETION_SCHEMA
+from acker._engine.user_frames import user_stacklevel
 from acker.spark.block_settlement import completions_ddl
 from acker.spark.notes import Failed
 from acker.spark.partition_keys import partition_key
 from acker.spark.session_checks import check_streaming_session, state_partitions
 from acker.spark.streams.reports import AGES, AGES_DDL, FAILURES, FAILURES_DDL, SHARDS, MicroBatchReport
 from acker.spark.streams.shard_rules import ShardRules
-from acker.spark.user_frames import user_stacklevel
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker._engine.combiner import Combiner
+from acker._files.columns import columns_of, event_times_of, latest_of
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.event_columns import check_event_column, event_ms_of
-from acker.spark.messages import columns_of, event_times_of, latest_of
 from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:

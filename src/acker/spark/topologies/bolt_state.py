@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Final
 from pyarrow import fs
 
 from acker._engine import storage
+from acker._files.paths import locate
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.checksums import seal, unseal
-from acker.spark.paths import locate
 from acker.spark.topologies.state_log import StateChain, StateFile, StateLog
 from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
 from acker.topology.state import KeyValueState, StateChanges

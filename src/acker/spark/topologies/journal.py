@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pyarrow import fs
 
+from acker._files.paths import locate
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.checksums import seal, unseal
-from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import make_folder, write_file
 from acker.spark.topologies.event_times import BoltTimes
 from acker.spark.topologies.lease import LEASE_SECS, Lease

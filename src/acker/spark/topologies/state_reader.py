@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pyarrow import fs
 
+from acker._files.paths import locate
 from acker.errors import CheckpointError
-from acker.spark.paths import locate
 from acker.spark.topologies.bolt_state import read_files
 from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.state_log import StateChain

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from acker import MESSAGE_SCHEMA, Kind
+from acker._files.columns import columns_of
 from acker.errors import ColumnValueError
-from acker.spark.messages import columns_of
 
 ROWS = 20
 TRACKS = (0, 9, 10, 19)

@@ -9,16 +9,16 @@ import fnmatch
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
+from acker._engine.user_frames import user_stacklevel
+from acker._files.sink_log import LOG, read_log
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.sink_log import LOG, read_log
-from acker.spark.user_frames import user_stacklevel
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 # Hadoop's names of the filesystem that pyarrow calls s3.
@@ -29,13 +29,18 @@ _URI_CHARACTERS: Final = "%/:@!$&'()+,;=~"
 
 
 def list_files(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, logs: bool = True
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    filesystem: fs.FileSystem | None = None,
+    logs: bool = True,
 ) -> list[tuple[fs.FileSystem, str]]:
-    """Return the files that `paths` name, in order, each once.
+    """Return the files that `paths` name, in order, each once, also where symbolic links give it several names.
 
     Parameters
     ----------
     paths : path or paths
+    filesystem : pyarrow.fs.FileSystem, optional
+        Where the paths are. By default that of each URI, and for other paths this machine.
     logs : bool
         Follow the logs of file sinks: in their directories only committed files count.
 
@@ -53,42 +58,65 @@ def list_files(
         paths = [paths]
     if not isinstance(paths, Iterable):
         raise ArgumentTypeError(f"paths: expected a path or several, got {type(paths).__name__}")
-    found: dict[str, tuple[fs.FileSystem, str]] = {}
+    if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
+        raise ArgumentTypeError(
+            f"filesystem: expected a filesystem of pyarrow, got {type(filesystem).__name__}; pyarrow wraps one of"
+            " fsspec as PyFileSystem(FSSpecHandler(it))"
+        )
+    found: dict[tuple[int, str], tuple[fs.FileSystem, str]] = {}
     asked = 0
-    seen: dict[str, Directories] = {}
+    seen: list[tuple[fs.FileSystem, Directories]] = []
     for path in paths:
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
         asked += 1
-        filesystem, base, pattern = resolve(os.fspath(path))
-        directories = seen.setdefault(filesystem.type_name, Directories(filesystem, logs=logs))
+        located, base, pattern = resolve(os.fspath(path), filesystem)
+        number = next((i for i, (known, _) in enumerate(seen) if known.equals(located)), len(seen))
+        if number == len(seen):
+            seen.append((located, Directories(located, logs=logs)))
+        directories = seen[number][1]
         files = sorted(directories.expand(base, pattern))
         if not files:
-            raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file{directories.hint(base)}")
+            raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file{directories.hint(base, pattern)}")
+        is_local = isinstance(located, fs.LocalFileSystem)
         for file in files:
-            found.setdefault(f"{filesystem.type_name}:{file}", (filesystem, file))
+            found.setdefault((number, os.path.realpath(file) if is_local else file), (located, file))
     if not asked:
         raise ArgumentValueError("paths: expected at least one path")
     return list(found.values())
 
 
-def resolve(path: str) -> tuple[fs.FileSystem, str, list[str]]:
+def resolve(path: str, given: fs.FileSystem | None = None) -> tuple[fs.FileSystem, str, list[str]]:
     """Return a filesystem, a path on it, and the pattern's segments below that path.
 
     A path that exists as written is no pattern, whatever characters it has.
+
+    Parameters
+    ----------
+    path : str
+    given : pyarrow.fs.FileSystem, optional
+        Where the path is, if the path itself does not say it.
     """
+    if given is not None:
+        return _resolve_segments(path.split("/"), lambda first: (given, "/".join(first) or "/" * path.startswith("/")))
     is_uri = _URI.match(path) is not None
     segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
+    return _resolve_segments(segments, lambda first: _locate_segments(first, path, is_uri=is_uri))
+
+
+def _resolve_segments(
+    segments: list[str], locate_first: Callable[[list[str]], tuple[fs.FileSystem, str]]
+) -> tuple[fs.FileSystem, str, list[str]]:
     plain = 0
     while True:
         plain = next((i for i in range(plain, len(segments)) if _MAGIC.search(segments[i])), len(segments))
         if plain == len(segments):
             break
-        filesystem, named = _locate_segments(segments[: plain + 1], path, is_uri=is_uri)
+        filesystem, named = locate_first(segments[: plain + 1])
         if filesystem.get_file_info(named).type == fs.FileType.NotFound:
             break
         plain += 1
-    return *_locate_segments(segments[:plain], path, is_uri=is_uri), segments[plain:]
+    return *locate_first(segments[:plain]), segments[plain:]
 
 
 def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[fs.FileSystem, str]:
@@ -150,10 +178,16 @@ class Directories:
             if self._counts(file):
                 yield file
 
-    def hint(self, base: str) -> str:
-        """Return the hint in the error of a path that names no file."""
+    def hint(self, base: str, pattern: list[str]) -> str:
+        """Return the hint in the error of a path and a pattern below it that name no file."""
         root = self._governed(f"{base}/")
-        return "" if root is None else f"; below {root} only the files in {root}/{LOG} count"
+        if root is not None:
+            return f"; below {root} only the files in {root}/{LOG} count"
+        if pattern:
+            return f": nothing below {base or '/'} matches"
+        if self._filesystem.get_file_info(base).type == fs.FileType.NotFound:
+            return f": there is no {base}"
+        return ": the folder has no files, but for names that begin with _ or a dot"
 
     def governing(self, directory: str) -> str | None:
         """Return the outermost directory with a log among this one and those above it, or None."""

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
+from acker._files.paths import list_files
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.paths import list_files
 from tests.spark.test_sink_log import commit
 
 

@@ -1,0 +1,1 @@
+"""Private: files of messages, their reader, and their completions without Spark."""
