@@ -24,6 +24,7 @@ from acker._engine.protocol import (
 )
 from acker._engine.sharded import ShardedAcker
 from acker._engine.tuple_tree import Anchoring, Tracking, TupleTree
+from acker._files.functions import completion_batches_from_files, completions_from_files
 from acker.errors import (
     AckerError,
     AckerMemoryError,
@@ -106,6 +107,8 @@ __all__ = [
     "UnusableError",
     "acker_of",
     "build_info",
+    "completion_batches_from_files",
+    "completions_from_files",
     "encode_tuple_id",
     "parse_tuple_id",
 ]

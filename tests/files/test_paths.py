@@ -8,7 +8,7 @@ import pytest
 
 from acker._files.paths import list_files
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from tests.spark.test_sink_log import commit
+from tests.sink_logs import commit
 
 
 def named(paths, **options):

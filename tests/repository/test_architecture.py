@@ -17,6 +17,7 @@ COMPLETE = {
     "ext/acker/": (".h", ".pyx", ".pxi"),
     "src/acker/": (".py",),
     "src/acker/_engine/": (".py",),
+    "src/acker/_files/": (".py",),
     "src/acker/observe/": (".py",),
     "src/acker/topology/": (".py",),
     "src/acker/local/": (".py",),

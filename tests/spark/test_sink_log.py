@@ -1,7 +1,6 @@
 """The logs of file sinks: as Spark writes them, and damaged ones."""
 
 import contextlib
-import json
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,20 +10,8 @@ from acker._files import sink_log
 from acker._files.sink_log import read_log
 from acker.errors import ArgumentValueError
 from acker.spark import completions, completions_from_files
+from tests.sink_logs import commit, entry
 from tests.spark.test_files import table_of
-
-
-def entry(uri, action="add", **more):
-    fields = {"path": uri, "size": 1, "isDir": False, "modificationTime": 1, "blockReplication": 1, "blockSize": 1}
-    return json.dumps(fields | {"action": action} | more)
-
-
-def commit(directory, number, names, *, compact=False):
-    """Write down that a micro-batch committed files of a directory."""
-    log = directory / "_spark_metadata"
-    log.mkdir(exist_ok=True)
-    lines = ["v1", *(entry((directory / name).as_uri()) for name in names)]
-    (log / f"{number}{'.compact' * compact}").write_text("\n".join(lines))
 
 
 def read(directory):

@@ -1,6 +1,7 @@
 """The types that users see. Never run: mypy checks it, and an ignore that is not needed is an error too."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import assert_type
 
@@ -69,3 +70,8 @@ def errors(error: acker.AckerMemoryError) -> tuple[MemoryError, type[ValueError]
     assert_type(error.rows_applied, int)
     assert_type(error.completions, acker.Completions)
     return error, acker.SnapshotError, acker.BusyError
+
+
+def files() -> None:
+    assert_type(acker.completions_from_files(["a", Path("b")], threads=2), acker.Completions)
+    assert_type(acker.completion_batches_from_files("a", memory_bytes=2**30), Iterator[acker.Completions])

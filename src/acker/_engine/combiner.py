@@ -110,6 +110,12 @@ def shard_of(root_id: npt.ArrayLike, shards: int) -> npt.NDArray[np.uint32]:
     return core.shards_of(np.ascontiguousarray(root_id, np.int64), shards)
 
 
+def in_shard(root_id: npt.NDArray[np.int64], shards: int, shard: int) -> npt.NDArray[np.bool_]:
+    """Return which roots are of a shard, for any number of shards: shard i of n is shards 2i and 2i + 1 of 2n."""
+    mask: npt.NDArray[np.bool_] = core.shards_of(root_id, shards) == shard
+    return mask
+
+
 class Combiner:
     """Gathers acker messages by root, as a set.
 

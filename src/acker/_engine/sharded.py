@@ -79,7 +79,7 @@ class ShardedAcker(NativeAcker):
 
     def _divide(self, shards: SupportsIndex, threads: SupportsIndex | None) -> None:
         self._shards = check_integer("shards", shards, 1, core.SHARDS_MAX)
-        most = min(self._shards, _cores()) if threads is None else threads
+        most = min(self._shards, cores()) if threads is None else threads
         self._threads = check_integer("threads", most, 1, self._shards)
 
     def _make_core(self, options: AckerOptions, seed: int) -> core.Core:
@@ -150,7 +150,7 @@ class ShardedAcker(NativeAcker):
         return f"{super().__repr__()}, {self._shards} shards, {self._threads} threads"
 
 
-def _cores() -> int:
+def cores() -> int:
     """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -22,8 +22,8 @@ from acker.spark.streams import file_source
 from acker.spark.streams.file_source import blocks_of_directory
 from acker.spark.streams.listener import skipped_files
 from tests.oracles import settle_as_sets
+from tests.sink_logs import commit
 from tests.spark.test_files import table_of, write
-from tests.spark.test_sink_log import commit
 
 
 def drop(table, path, kind=reader.PARQUET, piece_rows=100):
