@@ -543,6 +543,16 @@ def test_a_partition_that_went_during_a_pause_flows_when_it_comes_back(cluster, 
         first.read(10)
 
 
+def test_a_partition_is_not_taken_for_empty_before_the_broker_has_answered_for_it(cluster, group):
+    with Reader(make_source(cluster, cluster.topic(), group)) as reader:
+        wait_for(lambda: reader.source.is_receiving, reader.poll)  # though it is empty
+        member = reader.source._member
+        client, member._client = member._client, Consumer({"bootstrap.servers": cluster.url, "group.id": group})
+        assert member.is_member and not reader.source.is_receiving
+        member._client.close()
+        member._client = client
+
+
 # ---- rebalances ------------------------------------------------------------------------------------------------------
 
 

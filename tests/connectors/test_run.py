@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +27,7 @@ from acker import (
     TupleStateError,
 )
 from acker._handles import this_process
-from acker.connectors import Consumer
+from acker.connectors import Consumer, DeadLetters
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.harnesses import JetStreamHarness, KafkaHarness, PostgreSQLHarness, RedisHarness, SQSHarness
@@ -515,6 +517,42 @@ def test_a_cancelled_run_lets_open_messages_end(broker):
     assert broker.acked == [b"a"]
 
 
+class StandsStill(MemorySource):
+    """Its process stands still for a minute in its first empty poll; what was on its way comes with the next one."""
+
+    def __init__(self, broker, monkeypatch):
+        super().__init__(broker)
+        self._patch, self._empty = monkeypatch, 0
+
+    def poll(self, limit, wait_secs):
+        if self._empty == 1:
+            self.broker.deliver_now()
+        found = super().poll(limit, wait_secs)
+        if limit and not found:
+            self._empty += 1
+        if self._empty == 1:
+            later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+            self._patch.setattr("acker.connectors.source.time", later)
+        return found
+
+
+def test_a_process_that_stood_still_does_not_take_its_source_for_empty(broker, monkeypatch):
+    broker.deliver_late(1)
+    broker.publish([b"on its way"])
+    taken = []
+    Consumer(StandsStill(broker, monkeypatch)).run(lambda message: taken.append(message.value), until="empty")
+    assert taken == [b"on its way"]
+
+
+def test_a_process_that_stood_still_finds_all_letters(broker, monkeypatch):
+    broker.deliver_late(1)
+    broker.publish([b"on its way"])
+    place = MemoryPublisher()
+    place.reader = lambda **_: StandsStill(broker, monkeypatch)
+    report = DeadLetters(place).find()
+    assert [letter.value for letter in report.letters] == [b"on its way"] and report.is_all
+
+
 def test_a_run_on_another_thread_says_that_signals_do_not_stop_it(broker, caplog):
     caplog.set_level(logging.INFO, "acker.connectors")
     broker.publish([b"a"])
@@ -546,7 +584,7 @@ def test_handlers_of_signals_are_put_back(broker):
 
 PROGRAM = """
 import asyncio, signal, sys, threading
-from acker.connectors import Consumer
+from acker.connectors import Consumer, DeadLetters
 from acker.testing.connectors import MemoryBroker, MemorySource
 
 broker = MemoryBroker()

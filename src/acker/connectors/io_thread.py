@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import threading
 import time
@@ -21,7 +20,7 @@ from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.dead_letters import DeadLetterWriter
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import BROKER, MessageOptions
-from acker.connectors.source import Delivery, Source
+from acker.connectors.source import Delivery, Silence, Source
 from acker.connectors.stopping import Stopping
 from acker.errors import ArgumentValueError, ConnectionLostError, RuntimeStateError, SourceError, exception_text
 from acker.observe.backoff import backoff
@@ -36,8 +35,6 @@ _RECONNECT_SECS_MAX: Final = 5.0
 # The longest wait of the I/O thread: signal handlers and destructors cannot end a poll.
 _WAIT_SECS_MAX: Final = 0.5
 _RESCUE_SECS: Final = 1.0
-# A source that has sent nothing for so long, while nothing is in the process, counts as empty.
-_QUIET_SECS: Final = 1.0
 # How often leases are renewed within their time.
 _RENEWALS: Final = 3
 
@@ -123,8 +120,8 @@ class IoThread:
         self._is_connected = self._is_finishing = self._is_failed = False
         self._rescue_at = self._renew_at = 0.0
         self._is_until_empty = False
-        self._quiet_at = math.inf  # when the source will have been quiet for long
-        self._retry_at = 0.0  # when what the broker itself tries again has come, at the latest
+        self._silence = Silence()
+        self._retry_at = 0.0  # when the broker has tried again what it tries itself
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
@@ -235,7 +232,7 @@ class IoThread:
         self._is_connected = True
         self._store.connected()
         self._renew_at = 0.0
-        self._quiet_at = math.inf
+        self._silence.begin()
         self.revoked(lambda delivery: not self._source.holds(delivery))
 
     def _step(self) -> None:
@@ -277,10 +274,9 @@ class IoThread:
             self._stop_if_empty()
 
     def _stop_if_empty(self) -> None:
-        now = time.monotonic()
-        if len(self._store) or not self._source.is_receiving or self._quiet_at == math.inf:
-            self._quiet_at = now + _QUIET_SECS
-        elif now >= max(self._quiet_at, self._retry_at) and not self.is_stopping:
+        if len(self._store) or not self._source.is_receiving or time.monotonic() < self._retry_at:
+            self._silence.begin()
+        elif self._silence.has_lasted() and not self.is_stopping:
             self._logger.info("%s: empty, so this stops", self._source.name)
             self.stop()
 
@@ -357,7 +353,7 @@ class IoThread:
         # What waits behind it in this process must not go on before it.
         if not self._store.keeps_order and self._source.retry(attempt.delivery, delay_secs):
             self._store.retried(attempt)
-            self._retry_at = max(self._retry_at, time.monotonic() + delay_secs + _QUIET_SECS)
+            self._retry_at = max(self._retry_at, time.monotonic() + delay_secs)
         else:
             self._store.wait(attempt, delay_secs)
         self._logger.warning(

@@ -14,15 +14,13 @@ from acker.connectors import headers
 from acker.connectors.dead_letters import key_of_text
 from acker.connectors.options import check_secs, check_whole
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.source import Delivery, Source
+from acker.connectors.source import Delivery, Silence, Source
 from acker.connectors.stored_messages import StoredMessages
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
 logger: Final = logging.getLogger("acker.connectors")
 
 _BATCH: Final = 500
-# A broker that has sent nothing for so long has no more letters.
-_QUIET_SECS: Final = 1.0
 # For how long a broker may let its first letter be awaited: Kafka waits for the session of a reader that was killed.
 _RECEIVING_SECS: Final = 60.0
 # RabbitMQ drops a message of a quorum queue that came back 20 times, and SQS moves it by its redrive policy.
@@ -290,21 +288,22 @@ class _Visit:
         """Yield letters until there are no more."""
         source, count = self._source, 0
         lease_secs = source.lease_secs
-        quiet_from = renewed = begun = time.monotonic()
+        renewed = begun = time.monotonic()
+        silence = Silence()
         while count < self._most:
-            found = source.poll(min(_BATCH, self._most - count), source.wait_secs_max)
-            now = time.monotonic()
+            found = source.poll(min(_BATCH, self._most - count), min(source.wait_secs_max, silence.left_secs))
             if found:
-                count, quiet_from = count + len(found), now
+                count += len(found)
                 self._hold(found)
                 yield found
+                silence.begin()
             elif isinstance(source, StoredMessages):
                 return
             elif not source.is_receiving:
-                quiet_from = now
-                if now - begun > _RECEIVING_SECS:
+                silence.begin()
+                if time.monotonic() - begun > _RECEIVING_SECS:
                     raise ConnectionLostError(f"{source.name}: the broker sends nothing yet; try again later")
-            elif now - quiet_from >= _QUIET_SECS:
+            elif silence.has_lasted():
                 return
             if lease_secs is not None and time.monotonic() - renewed > lease_secs / 3:
                 renewed = time.monotonic()

@@ -10,11 +10,41 @@ from __future__ import annotations
 
 import abc
 import os
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from acker.errors import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError
+
+# A source that has sent nothing for so long counts as empty; and how much of it one poll may be.
+_QUIET_SECS: Final = 1.0
+_QUIET_SECS_A_LOOK: Final = 0.75
+
+
+class Silence:
+    """For how long a source has sent nothing, which says after a second that it is empty.
+
+    A process that stood still has heard nothing meanwhile. So of the time between two looks a part counts at most.
+
+    Attributes
+    ----------
+    left_secs : float
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: something came, or nothing could come."""
+        self.left_secs, self._looked_at = _QUIET_SECS, time.monotonic()
+
+    def has_lasted(self) -> bool:
+        """Look, after a poll that brought nothing; return whether the source is empty."""
+        now = time.monotonic()
+        self.left_secs -= min(now - self._looked_at, _QUIET_SECS_A_LOOK)
+        self._looked_at = now
+        return self.left_secs <= 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -164,6 +164,14 @@ class Membership:
         self._commits.send_when_due(self._client, self.assignments)
         return deliveries
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the group has assigned partitions, and the broker has answered for each how far it goes."""
+        return self.is_member and all(
+            self._client.get_watermark_offsets(each, cached=True)[1] >= 0
+            for each in self.assignments.topic_partitions()
+        )
+
     def count_uncommitted(self) -> int:
         """Return how many messages are acked and not committed."""
         return _uncommitted(list(self.assignments))

@@ -138,8 +138,8 @@ class Kafka(Source):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether the group has said which partitions are this consumer's."""
-        return self._member is not None and self._member.is_member
+        """Whether the group has said which partitions are this consumer's, and each has been read from."""
+        return self._member is not None and self._member.is_receiving
 
     def origin(self, delivery: Delivery) -> Origin:
         """Return the topic and the key of a message."""
