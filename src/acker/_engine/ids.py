@@ -28,11 +28,14 @@ __all__ = ["IdGenerator", "draw", "root_ids", "tuple_ids"]
 _BUFFER_IDS = 1024
 
 # Replaces a hash of 0: 2^64 divided by the golden ratio, as a signed number.
-_INSTEAD_OF_ZERO = np.int64(0x9E3779B97F4A7C15 - 2**64)
+INSTEAD_OF_ZERO = np.int64(0x9E3779B97F4A7C15 - 2**64)
 
-# splitmix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators; Stafford's Mix13).
-_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
+# The primes of XXH64 (Collet: xxHash), and the seed with which Spark's SQL function xxhash64 begins.
+_PRIMES = tuple(
+    np.uint64(prime)
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+)
+_SEED = 42
 
 
 class _Forks:
@@ -131,13 +134,31 @@ class IdGenerator:
         )
 
 
-def _mix(words: NDArray[np.uint64]) -> None:
-    """Mix each word in place: a bijection of 64-bit words in which each input bit moves about half of the output."""
-    words ^= words >> np.uint64(30)
-    words *= _MULTIPLY_1
-    words ^= words >> np.uint64(27)
-    words *= _MULTIPLY_2
-    words ^= words >> np.uint64(31)
+def _rotate(words: NDArray[np.uint64], bits: int) -> None:
+    """Rotate each word to the left, in place."""
+    low = words >> np.uint64(64 - bits)
+    words <<= np.uint64(bits)
+    words |= low
+
+
+def _mix_in(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> None:
+    """Replace each state by the XXH64 of the 8 bytes of a word, with the state as seed.
+
+    It is a bijection of the word while the state stands still, and of the state while the word does.
+    """
+    mixed = word * _PRIMES[1]
+    _rotate(mixed, 31)
+    mixed *= _PRIMES[0]
+    state += _PRIMES[4] + np.uint64(8)
+    state ^= mixed
+    _rotate(state, 27)
+    state *= _PRIMES[0]
+    state += _PRIMES[3]
+    state ^= state >> np.uint64(33)
+    state *= _PRIMES[1]
+    state ^= state >> np.uint64(29)
+    state *= _PRIMES[2]
+    state ^= state >> np.uint64(32)
 
 
 def _words(name: str, column: ArrayLike) -> NDArray[np.uint64]:
@@ -152,12 +173,8 @@ def _words(name: str, column: ArrayLike) -> NDArray[np.uint64]:
     return array.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _hash_rows(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike]) -> NDArray[np.uint64]:
-    """Hash the rows of the columns under the key (run_seed, purpose).
-
-    Each round is a bijection of one column's word while the others stand still, so rows that differ in one column only
-    never collide.
-    """
+def hash_key(run_seed: int, *purpose: str) -> tuple[int, int]:
+    """Return the key of the hashes of one purpose in a run, two int64: the first and the last word of each hash."""
     import hashlib  # it loads OpenSSL, which would be a good part of importing acker
 
     if isinstance(run_seed, bool) or not isinstance(run_seed, (int, np.integer)):
@@ -165,20 +182,29 @@ def _hash_rows(run_seed: int, purpose: tuple[str, ...], columns: dict[str, Array
     text = b"".join(
         len(part).to_bytes(8, "little") + part for part in (str(item).encode() for item in (int(run_seed), *purpose))
     )
-    words = [_words(name, column) for name, column in columns.items()]
-    key = np.frombuffer(hashlib.blake2b(text, digest_size=16, person=b"acker ids").digest(), np.uint64)
-    state: NDArray[np.uint64] = np.full(np.broadcast_shapes((1,), *(word.shape for word in words)), key[0])
-    for word in words:
-        state ^= word
-        _mix(state)
-        state += key[1]
-    _mix(state)
+    first, last = np.frombuffer(hashlib.blake2b(text, digest_size=16, person=b"acker ids").digest(), "<i8").tolist()
+    return first, last
+
+
+def _hash_rows(run_seed: int, purpose: tuple[str, ...], columns: dict[str, ArrayLike]) -> NDArray[np.uint64]:
+    """Hash the rows of the columns under the key (run_seed, purpose), as Spark's xxhash64(first, columns, last) does.
+
+    Each round is a bijection of one column's word while the others stand still, so rows that differ in one column only
+    never collide.
+    """
+    first, last = (np.array([part], np.int64).view(np.uint64) for part in hash_key(run_seed, *purpose))
+    words = [np.atleast_1d(_words(name, column)) for name, column in columns.items()]
+    start = np.full(1, _SEED, np.uint64)
+    _mix_in(start, first)
+    state: NDArray[np.uint64] = np.full(np.broadcast_shapes((1,), *(word.shape for word in words)), start[0])
+    for word in (*words, last):
+        _mix_in(state, word)
     return state
 
 
 def _ids(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     ids = words.view(np.int64)
-    ids[ids == 0] = _INSTEAD_OF_ZERO
+    ids[ids == 0] = INSTEAD_OF_ZERO
     return ids
 
 

@@ -328,7 +328,7 @@ def test_copies_of_a_text_id_are_named(spark) -> None:
     one = spark.createDataFrame([("a", "x"), ("b", "x")], "line string, text string")
     pipelines = words_of(one.union(one).repartition(4)).bolt(keep, schema="word string", component="count", sink=True)
     with pytest.raises(
-        PythonException, match=r"2 rows of one batch have the message id 'a' \(and of 1 other ids, such"
+        PythonException, match=r"2 rows of one batch have the message id 'b' \(and of 1 other ids, such"
     ):
         pipelines.completions().collect()
 
