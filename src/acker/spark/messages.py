@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 # Spark's names of the columns' types.
 SPARK_TYPES: Final = {"int8": "tinyint", "int32": "int", "int64": "bigint"}
+# The end of the text of an error about rows with one message id.
+SHARED_TREE: Final = (
+    "They would share a tree, which may end ACKED though one of them failed: ids must be unique, within source and"
+    " attempt where these are given; drop copies before the spout, as DataFrame.dropDuplicates does"
+)
 
 
 def quote_column(name: str) -> str:
@@ -47,11 +52,7 @@ def describe_shared_ids(
         most = counts[group][root_id == known[0][0]].max()
     names = [repr(name) for _, name in known] or [str(number) for number in ids]
     others = f" (and of {len(names) - 1} other ids, such as {names[1]})" if len(names) > 1 else ""
-    return (
-        f"{most} rows of one batch have the message id {names[0]}{others}. They would share a"
-        " tree, which may end ACKED though one of them failed: ids must be unique, within source and attempt where"
-        " these are given; drop copies before the spout, as DataFrame.dropDuplicates does"
-    )
+    return f"{most} rows of one batch have the message id {names[0]}{others}. {SHARED_TREE}"
 
 
 def describe_collision(one: object, other: object) -> str:

@@ -16,9 +16,9 @@ from acker.errors import ColumnValueError
 from acker.spark.blocks import decode_block, read_header
 from acker.spark.notes import decode_note
 from acker.spark.pipelines import collector as collectors
-from acker.spark.pipelines import stages
 from acker.spark.pipelines.collector import COUNTERS_SHARD, MessageCollector
-from acker.spark.pipelines.stages import ANCHORS, BLOCK, SHARD, Stage
+from acker.spark.pipelines.hidden_columns import ANCHORS, BLOCK, SHARD
+from acker.spark.pipelines.stages import Stage
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SpoutTransform
 from tests.spark.lossy import LossyLink
 
@@ -36,7 +36,7 @@ def spout_transform(**options) -> SpoutTransform:
 
 
 def run(stage: Stage, *batches: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches(stage.run(iter(batches)), stages.hidden_schema(stage.schema))
+    return pa.Table.from_batches(stage.run(iter(batches)), stage.output_schema)
 
 
 def spouted(*rows) -> list[pa.RecordBatch]:

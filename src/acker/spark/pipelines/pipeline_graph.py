@@ -18,7 +18,7 @@ class PipelineGraph:
     ----------
     edges : tuple of Edge
     ends : dict of str to str
-        The components whose rows the next one reads -> how these rows have been grouped since.
+        The components whose rows the next one reads -> the steps and groupings of these rows since.
     """
 
     edges: tuple[Edge, ...] = ()
@@ -29,13 +29,18 @@ class PipelineGraph:
         read = (Edge(end, component, grouping) for end, grouping in self.ends.items())
         return PipelineGraph((*self.edges, *read), {component: ""})
 
-    def group(self, grouping: str) -> PipelineGraph:
-        """Group the rows that the next component reads."""
-        return replace(self, ends=dict.fromkeys(self.ends, grouping))
+    def step(self, text: str) -> PipelineGraph:
+        """Add a step, or a grouping, between these components and the next one."""
+        return replace(self, ends={end: f"{label} > {text}" if label else text for end, label in self.ends.items()})
 
     def union(self, other: PipelineGraph) -> PipelineGraph:
         """Let the next component read the rows of both."""
         return PipelineGraph(tuple(dict.fromkeys((*self.edges, *other.edges))), {**self.ends, **other.ends})
+
+    def lines(self) -> list[str]:
+        """Return the edges as lines of text, and the ends."""
+        edges = [f"{edge.source} > {edge.label} > {edge.consumer}".replace(">  >", ">") for edge in self.edges]
+        return [*edges, *(f"{end} > {label}" if label else end for end, label in self.ends.items())]
 
     def drawing(
         self, spouts: Iterable[str], components: Iterable[str], counters: Mapping[str, ComponentCounters] | None

@@ -8,15 +8,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+from pyspark.sql.types import StructType
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.blocks import latest_event_ms
 from acker.spark.pipelines.collector import COUNTERS_SHARD, notes_shard
 from acker.spark.pipelines.failure_log import make_accumulator
+from acker.spark.pipelines.hidden_columns import BLOCK, RESERVED, SHARD
 from acker.spark.pipelines.pipeline_graph import PipelineGraph
-from acker.spark.pipelines.row_schemas import arrow_schema_of, with_hidden_columns
-from acker.spark.pipelines.stages import BLOCK, SHARD, Stage
-from acker.spark.pipelines.transforms import SpoutTransform, Transform
+from acker.spark.pipelines.row_schemas import (
+    arrow_schema_of,
+    make_nullable,
+    with_hidden_columns,
+    with_sql_columns,
+)
+from acker.spark.pipelines.sql_rows import begin_trees, messages_only, project
+from acker.spark.pipelines.stages import Stage
+from acker.spark.pipelines.transforms import SelectTransform, SpoutTransform, Transform
 from acker.spark.report_receiver import ReportReceiver
 from acker.spark.session_checks import is_classic
 from acker.spark.versioned_pickle import pack_function
@@ -24,7 +32,6 @@ from acker.spark.versioned_pickle import pack_function
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from acker.spark.versioned_pickle import ArrowFunction
 
@@ -60,6 +67,12 @@ class PipelinePlan:
     ids : str
         The type of message ids: "bigint" for integers of any width, "string" or "binary".
     graph : PipelineGraph
+    sql : bool
+        Whether `frame` has the hidden columns that SQL reads.
+    native : bool
+        Whether Python has run nowhere before `frame`.
+    may_fail : bool
+        Whether a step that SQL runs fails rows.
     """
 
     frame: DataFrame
@@ -77,6 +90,9 @@ class PipelinePlan:
     unread: frozenset[str]
     ids: str
     graph: PipelineGraph
+    sql: bool = False
+    native: bool = False
+    may_fail: bool = False
 
     @functools.cached_property
     def dataframe(self) -> DataFrame:
@@ -89,22 +105,39 @@ class PipelinePlan:
         return f"components: {', '.join(self.components)}; columns: {columns}; shards: {self.shards}"
 
     @property
+    def ends_in_sql(self) -> bool:
+        """Whether `dataframe` has the hidden columns that SQL reads."""
+        return self.sql and not self.transforms
+
+    @property
     def is_streaming(self) -> bool:
         """Whether the DataFrame is a streaming one."""
         return bool(self.frame.isStreaming)
 
     def _evaluate(self, event_time: str | None) -> DataFrame:
         """Return the DataFrame; if a column of event times is named, with the time of its tree in each message."""
-        frame = self.frame if event_time is None else self.timed_frame(event_time)
+        frame = self._frame_at(event_time)
         if not self.transforms and self.tracked:
             return frame
+        return self._run_stage(frame, event_time, self.schema)
+
+    def _frame_at(self, event_time: str | None) -> DataFrame:
+        return self.frame if event_time is None else self.timed_frame(event_time)
+
+    def _run_stage(
+        self, frame: DataFrame, event_time: str | None, schema: StructType, *, to_sql: bool = False
+    ) -> DataFrame:
+        """Run the transforms in Python, over a DataFrame in the place of the plan's."""
+        timed = event_time is not None
         stage = Stage(
             tuple(_add_event_time(transform, event_time) for transform in self.transforms),
-            arrow_schema_of(frame.sparkSession, self.schema),
+            arrow_schema_of(frame.sparkSession, schema),
             self.shards,
             self.mute,
             self.tracked,
-            timed=event_time is not None,
+            timed=timed,
+            from_sql=self.sql,
+            sql_ids=self.ids if to_sql else None,
         )
         failed = make_accumulator(frame.sparkSession)
 
@@ -114,15 +147,67 @@ class PipelinePlan:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return stage.run_watched(batches, None if failed is None else failed.add, reports)
 
-        return map_batches(frame, run, with_hidden_columns(self.schema), stage.name)
+        output = with_sql_columns(schema, self.ids, timed=timed) if to_sql else with_hidden_columns(schema)
+        return map_batches(frame, run, output, stage.name)
+
+    def _carriers(self, event_time: str | None) -> DataFrame:
+        """Return a DataFrame with all carriers; where rows carry messages themselves these are packed, without rows."""
+        if not self.ends_in_sql:
+            return self.dataframe if event_time is None else self._evaluate(event_time)
+        return self._run_stage(messages_only(self._frame_at(event_time)), event_time, StructType([]))
+
+    def to_sql(self) -> PipelinePlan:
+        """Continue with a DataFrame whose hidden columns SQL reads; from the spout on without Python if possible."""
+        if self.ends_in_sql:
+            return self
+        native = not self.tracked and all(isinstance(each, SelectTransform) for each in self.transforms[1:])
+
+        def evaluate(event_time: str | None) -> DataFrame:
+            frame = self._frame_at(event_time)
+            if not native:
+                return self._run_stage(frame, event_time, self.schema, to_sql=True)
+            (spout,) = (each for each in self.transforms if isinstance(each, SpoutTransform))
+            rows = begin_trees(frame, spout, self.ids, event_time)
+            return project(rows, dict.fromkeys(self.schema.names))
+
+        plan = self.replace_frame(evaluate(None))
+        return replace(plan, timed_frame=functools.cache(evaluate), sql=True, native=native, may_fail=False)
+
+    def to_python(self) -> PipelinePlan:
+        """Continue with a DataFrame that has the hidden columns of Python stages."""
+        if not self.ends_in_sql:
+            return self
+
+        def evaluate(event_time: str | None) -> DataFrame:
+            return self._run_stage(self._frame_at(event_time), event_time, self.schema)
+
+        plan = self.replace_frame(evaluate(None))
+        return replace(plan, timed_frame=functools.cache(evaluate), sql=False, native=False)
+
+    def sql_step(self, step: Callable[[DataFrame], DataFrame], text: str) -> PipelinePlan:
+        """Add a step that Spark runs, from a DataFrame with the hidden columns that SQL reads to another one."""
+        plan = self.to_sql()
+
+        def evaluate(event_time: str | None) -> DataFrame:
+            return step(plan._frame_at(event_time))
+
+        frame = step(plan.frame)
+        schema = make_nullable(StructType([each for each in frame.schema if each.name not in RESERVED]))
+        return replace(
+            plan, frame=frame, timed_frame=functools.cache(evaluate), schema=schema, graph=self.graph.step(text)
+        )
 
     def blocks(self) -> DataFrame:
         """Return the packed messages: shard int, block binary."""
-        return self.dataframe.where(F.col(SHARD) >= 0).select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+        return (
+            self._carriers(None)
+            .where(F.col(SHARD) >= 0)
+            .select(F.col(SHARD).alias("shard"), F.col(BLOCK).alias("block"))
+        )
 
     def blocks_and_notes(self, event_time: str | None = None) -> DataFrame:
         """Return messages and notes of trees, packed, as `blocks`; with event times also event_ms, the latest."""
-        frame = self.dataframe if event_time is None else self._evaluate(event_time)
+        frame = self._carriers(event_time)
         number = F.col(SHARD)
         shard = F.when(number >= 0, number).otherwise(notes_shard(number))
         rows = frame.where(number != COUNTERS_SHARD).select(shard.alias("shard"), F.col(BLOCK).alias("block"))
@@ -153,11 +238,21 @@ class PipelinePlan:
 
         frame = move(*(plan.dataframe for plan in (self, *others)))
         # Cached, so that the branches of a pipeline share the frame before the fork.
-        return replace(self, frame=frame, timed_frame=functools.cache(evaluate), tracked=True, transforms=(), mute=0)
+        return replace(self.replace_frame(frame), timed_frame=functools.cache(evaluate))
 
     def replace_frame(self, frame: DataFrame) -> PipelinePlan:
-        """Continue with a batch DataFrame that has the hidden columns."""
-        return replace(self, frame=frame, timed_frame=lambda _: frame, tracked=True, transforms=(), mute=0)
+        """Continue with a DataFrame that has the hidden columns, of the kind that this plan's has."""
+        sql = self.ends_in_sql
+        return replace(
+            self,
+            frame=frame,
+            timed_frame=lambda _: frame,
+            tracked=True,
+            transforms=(),
+            mute=0,
+            sql=sql,
+            native=sql and self.native,
+        )
 
 
 def check_component(component: object) -> None:

@@ -12,6 +12,7 @@ from acker._engine.user_frames import user_stacklevel
 from acker.errors import ArgumentValueError
 from acker.spark.block_settlement import settle_rows
 from acker.spark.pipelines.pipeline_plan import check_disjoint
+from acker.spark.pipelines.sql_settlement import settle_sql_rows
 from acker.spark.streams.plan import completions_of_block_stream
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ def settle_pipelines(plans: list[PipelinePlan], options: CompletionOptions) -> D
     if options.event_time is not None:
         _check_event_time(plans, options.event_time)
     _warn_of_unread(plans)
+    if not is_streaming and all(plan.ends_in_sql and plan.native for plan in plans):
+        return settle_sql_rows(
+            [plan.frame for plan in plans],
+            include_pending=options.include_pending,
+            may_fail=any(plan.may_fail for plan in plans),
+        )
     parts = [plan.blocks_and_notes(options.event_time) for plan in plans]
     rows = functools.reduce(lambda one, other: one.union(other), parts)
     if is_streaming:
@@ -61,7 +68,7 @@ def _warn_of_unread(plans: list[PipelinePlan]) -> None:
     if unread:
         warnings.warn(
             f"no bolt reads what {', '.join(map(repr, unread))} emits, so the trees of those rows stay open:"
-            " give the last bolt sink=True, or add a bolt that reads them",
+            " give the last bolt sink=True, end with sink(), or add a bolt that reads them",
             UserWarning,
             stacklevel=user_stacklevel(),
         )

@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     ByteType,
+    DataType,
     IntegerType,
     LongType,
     ShortType,
@@ -17,9 +18,23 @@ from pyspark.sql.types import (
 )
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
-from acker.spark.pipelines.stages import HIDDEN
+from acker.spark.pipelines.hidden_columns import (
+    ALIVE,
+    BLOCK,
+    EVENT_MS,
+    FAILED,
+    FAILED_DDL,
+    HIDDEN,
+    ID,
+    RESERVED,
+    SHARD,
+    SQL_HIDDEN,
+    TASK,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -36,16 +51,17 @@ def parse_schema(schema: StructType | str) -> StructType:
         raise ArgumentTypeError(f"schema: expected a StructType or its text, got {type(schema).__name__}")
     if not parsed.fields:
         raise ArgumentValueError("schema: expected at least one column")
-    check_names(parsed)
+    check_names(parsed.names)
     return parsed
 
 
-def check_names(schema: StructType) -> None:
+def check_names(names: Iterable[str]) -> None:
     """Refuse a column with a reserved name, and two with one name."""
     seen: set[str] = set()
-    for name in schema.names:
-        if name.lower() in HIDDEN:
-            raise ArgumentValueError(f"column {name!r} is reserved; {', '.join(HIDDEN)} are the pipeline's own")
+    for name in names:
+        if name.lower() in RESERVED:
+            reserved = ", ".join(sorted(RESERVED))
+            raise ArgumentValueError(f"column {name!r} is reserved; {reserved} are the pipeline's own")
         if name.lower() in seen:
             raise ArgumentValueError(f"column {name!r} is there twice")
         seen.add(name.lower())
@@ -83,6 +99,14 @@ def with_hidden_columns(schema: StructType) -> StructType:
     types = (BinaryType(), IntegerType(), BinaryType())
     hidden = [StructField(name, dtype) for name, dtype in zip(HIDDEN, types, strict=True)]
     return StructType([*schema.fields, *hidden])
+
+
+def with_sql_columns(schema: StructType, ids: str, *, timed: bool) -> StructType:
+    """Return the schema with the pipeline's own columns that SQL reads, with message ids of this type."""
+    types = {ALIVE: "boolean", ID: ids, TASK: "int", FAILED: FAILED_DDL, SHARD: "int", BLOCK: "binary"}
+    names = (*SQL_HIDDEN, EVENT_MS) if timed else SQL_HIDDEN
+    types_of = {name: DataType.fromDDL(types.get(name, "bigint")) for name in names}
+    return StructType([*schema.fields, *(StructField(name, dtype) for name, dtype in types_of.items())])
 
 
 def arrow_schema_of(session: SparkSession, schema: StructType) -> pa.Schema:

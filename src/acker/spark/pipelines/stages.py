@@ -17,17 +17,13 @@ import pyarrow.compute as pc
 
 from acker.spark.pipelines import anchors as trees
 from acker.spark.pipelines.collector import MessageCollector
+from acker.spark.pipelines.hidden_columns import ALIVE, ANCHORS, BLOCK, RESERVED, SHARD, with_hidden, with_sql_hidden
+from acker.spark.pipelines.sql_batches import SqlMessages, alive_rows, hidden_columns_of
 from acker.spark.pipelines.stage_calls import StageCalls
 from acker.spark.pipelines.transforms import Flow, Transform
 from acker.spark.task_reports import PIPELINES, ReportAddress
 from acker.spark.task_watch import TaskWatch
 from acker.topology.anchors import Int64s, unanchored
-
-ANCHORS: Final = "acker_anchors"
-# Null on data rows. On carriers the shard of a block of messages, or a negative number: see the collector.
-SHARD: Final = "acker_shard"
-BLOCK: Final = "acker_block"
-HIDDEN: Final = (ANCHORS, SHARD, BLOCK)
 
 # About the size of an Arrow batch of carriers: Spark copies each batch through memory several times.
 _BATCH_BYTES: Final = 32_000_000
@@ -45,6 +41,8 @@ class Stage:
     mute : how many of the first transforms send no messages. If any is mute, carriers from earlier stages end here.
     tracked : whether the input rows have the hidden columns
     timed : whether trees have event times
+    from_sql : whether the input rows have the hidden columns that SQL reads
+    sql_ids : for output rows with those, the type of message ids
     """
 
     transforms: tuple[Transform, ...]
@@ -53,11 +51,22 @@ class Stage:
     mute: int = 0
     tracked: bool = True
     timed: bool = False
+    from_sql: bool = False
+    sql_ids: str | None = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The schema of the output rows, with the hidden columns."""
+        if self.sql_ids is None:
+            return with_hidden(self.schema)
+        return with_sql_hidden(self.schema, self.sql_ids, timed=self.timed)
 
     @property
     def name(self) -> str:
         """The components, for Spark's plans."""
-        return " > ".join(each.component for each in self.transforms if hasattr(each, "component")) or "select"
+        return " > ".join(each.component for each in self.transforms if hasattr(each, "component")) or (
+            "select" if self.transforms else "messages"
+        )
 
     def run(
         self,
@@ -68,13 +77,12 @@ class Stage:
         """Run the stage as a function of `mapInArrow`; `report_failed` gets the failed rows of the task at its end."""
         passing: list[pa.RecordBatch] = []
         collector, muted = (MessageCollector(self.shards, timed=self.timed, calls=calls) for _ in range(2))
-        flows = self._read(batches, passing)
+        flows = self._read(batches, passing, muted if self.mute else collector)
         for index, transform in enumerate(self.transforms):
             flows = transform.run(flows, muted if index < self.mute else collector)
         for flow in flows:
             yield from self._forward(passing)
-            columns = [*flow.rows.columns, trees.to_arrow(flow.anchors)]
-            yield self._batch(columns, None, None)
+            yield self._data(flow)
         yield from self._forward(passing)
         if report_failed is not None and collector.first_failures:
             report_failed(collector.count_failed())
@@ -94,8 +102,11 @@ class Stage:
             watch.look = calls.place
             yield from self.run(batches, report_failed, calls)
 
-    def _read(self, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch]) -> Iterator[Flow]:
-        """Yield the data rows, and put carriers aside."""
+    def _read(
+        self, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], collector: MessageCollector
+    ) -> Iterator[Flow]:
+        """Yield the data rows, put carriers aside, and send the messages that rows carry."""
+        carried = SqlMessages(collector, timed=self.timed)
         for batch in batches:
             if not self.tracked:
                 if batch.num_rows:
@@ -107,15 +118,20 @@ class Stage:
                 is_carrier = shard.is_valid()
                 passing.append(batch.filter(is_carrier).select([SHARD, BLOCK]))
                 rows = batch.filter(pc.invert(is_carrier))
-            if rows.num_rows:
-                names = [name for name in rows.schema.names if name not in HIDDEN]
-                yield Flow(rows.select(names), trees.from_arrow(rows.column(ANCHORS), timed=self.timed))
+            names = [name for name in rows.schema.names if name not in RESERVED]
+            if self.from_sql:
+                carried.send(rows)
+                flow = alive_rows(rows, names, timed=self.timed)
+            else:
+                flow = Flow(rows.select(names), trees.from_arrow(rows.column(ANCHORS), timed=self.timed))
+            if flow.anchors.rows:
+                yield flow
 
     def _forward(self, passing: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while passing:
             batch = passing.pop()
             if not self.mute:
-                yield self._batch(None, batch.column(SHARD), batch.column(BLOCK).cast(pa.binary()))
+                yield self._batch(batch.column(SHARD), batch.column(BLOCK).cast(pa.binary()))
 
     def _carriers(self, collector: MessageCollector) -> Iterator[pa.RecordBatch]:
         shards: list[int] = []
@@ -123,31 +139,30 @@ class Stage:
         held = 0
         for shard, block in collector.finish():
             if blocks and held + len(block) > _BATCH_BYTES:
-                yield self._batch(None, pa.array(shards, pa.int32()), pa.array(blocks, pa.binary()))
+                yield self._batch(pa.array(shards, pa.int32()), pa.array(blocks, pa.binary()))
                 shards, blocks, held = [], [], 0
             shards.append(shard)
             blocks.append(block)
             held += len(block)
         if blocks:
-            yield self._batch(None, pa.array(shards, pa.int32()), pa.array(blocks, pa.binary()))
+            yield self._batch(pa.array(shards, pa.int32()), pa.array(blocks, pa.binary()))
 
-    def _batch(self, data: list[Any] | None, shard: Any, block: Any) -> pa.RecordBatch:
-        """Return a batch of data rows, or of carriers."""
-        schema = hidden_schema(self.schema)
-        if data is None:
-            columns = [pa.nulls(len(shard), entry.type) for entry in list(schema)[:-2]]
-            carriers = [shard, block]
+    def _data(self, flow: Flow) -> pa.RecordBatch:
+        """Return a batch of data rows."""
+        schema = self.output_schema
+        if self.sql_ids is not None:
+            columns = hidden_columns_of(flow.anchors, list(schema)[len(self.schema) :], self.name)
         else:
-            columns = data
-            carriers = [pa.nulls(len(data[-1]), entry.type) for entry in list(schema)[-2:]]
-        return pa.RecordBatch.from_arrays([*columns, *carriers], schema=schema)
+            carriers = [pa.nulls(flow.anchors.rows, entry.type) for entry in list(schema)[-2:]]
+            columns = [trees.to_arrow(flow.anchors), *carriers]
+        return pa.RecordBatch.from_arrays([*flow.rows.columns, *columns], schema=schema)
 
-
-def hidden_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the user's columns and the hidden ones."""
-    for name, dtype in zip(HIDDEN, (pa.binary(), pa.int32(), pa.binary()), strict=True):
-        schema = schema.append(pa.field(name, dtype))
-    return schema
+    def _batch(self, shard: Any, block: Any) -> pa.RecordBatch:
+        """Return a batch of carriers."""
+        schema = self.output_schema
+        known = {SHARD: shard, BLOCK: block, ALIVE: pa.array(np.zeros(len(shard), np.bool_))}
+        columns = [known[entry.name] if entry.name in known else pa.nulls(len(shard), entry.type) for entry in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def without_trees(not_acked: Int64s, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BooleanType, StructType
 
 from acker._engine.combiner import check_shards
 from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, Outcome, check_integer
@@ -31,6 +31,7 @@ from acker.spark.options import CompletionKeywords, check_options, takes_options
 from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
 from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
+from acker.spark.pipelines.hidden_columns import ALIVE, BLOCK, HIDDEN, ROOT, SHARD, SQL_HIDDEN
 from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
 from acker.spark.pipelines.pipeline_settlement import settle_pipelines
@@ -42,7 +43,9 @@ from acker.spark.pipelines.row_schemas import (
     make_nullable,
     parse_schema,
 )
-from acker.spark.pipelines.stages import BLOCK, HIDDEN, SHARD, without_trees
+from acker.spark.pipelines.sql_checks import check_expressions, check_static_side, expression_of
+from acker.spark.pipelines.sql_rows import drop_copies, end_trees, explode_rows, join_static, keep, project
+from acker.spark.pipelines.stages import without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
 from acker.spark.versioned_pickle import pack_function
 
@@ -117,7 +120,7 @@ def spout(
             " micro-batch that runs again repeats its ids"
         )
     schema = make_nullable(frame.schema)
-    check_names(schema)
+    check_names(schema.names)
     check_component(component)
     ids = check_id_column(schema, "message_id", message_id)
     if source is not None:
@@ -133,13 +136,14 @@ def spout(
     if shards is None:
         shards = min(16, int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
     token = object()
+    transform = SpoutTransform(component, run_seed, message_id, source, task_id, attempt)
     return Tracked(
         PipelinePlan(
             frame=frame,
             timed_frame=lambda _: frame,
             spouts={component: schema},
             tracked=False,
-            transforms=(SpoutTransform(component, run_seed, message_id, source, task_id, attempt),),
+            transforms=(transform,),
             mute=0,
             schema=schema,
             run_seed=run_seed,
@@ -264,11 +268,13 @@ class Tracked:
 
     def grouped(self, *columns: str, partitions: int | None = None) -> Tracked:
         """Bring rows with the same values in these columns to one partition (fields grouping)."""
+        if not columns:
+            raise ArgumentValueError("columns: expected at least one")
         _check_columns(self.plan, columns)
         # Carriers have null in every column of the user and are spread by their shard, which is null on data rows and
         # leaves their hash as it is.
         by = [F.col(quote_column(name)) for name in (*columns, SHARD)]
-        graph = self.plan.graph.group(f"fields({', '.join(columns)})")
+        graph = self.plan.graph.step(f"fields({', '.join(columns)})")
         if partitions is None:
             return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(*by)), graph=graph))
         partitions = check_integer("partitions", partitions, 1, INT32_MAX)
@@ -277,14 +283,160 @@ class Tracked:
     def shuffled(self, partitions: int) -> Tracked:
         """Spread rows evenly (shuffle grouping)."""
         partitions = check_integer("partitions", partitions, 1, INT32_MAX)
-        graph = self.plan.graph.group("shuffle")
+        graph = self.plan.graph.step("shuffle")
         return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(partitions)), graph=graph))
 
-    def select(self, *columns: str) -> Tracked:
-        """Keep only these columns of the user."""
+    def select(self, *columns: Column | str) -> Tracked:
+        """Keep or compute columns: names, and expressions of one row with an alias.
+
+        Where a Python function has run before and only names are given, its worker keeps the columns.
+        """
+        if not columns:
+            raise ArgumentValueError("columns: expected at least one")
+        names = [name for name in columns if isinstance(name, str)]
+        _check_columns(self.plan, names)
+        if len(names) == len(columns) and self.plan.transforms:
+            return Tracked(
+                replace(
+                    self.plan.transform(
+                        SelectTransform(tuple(names)), StructType([self.plan.schema[n] for n in names])
+                    ),
+                    graph=self.plan.graph.step(f"select({', '.join(names)})"),
+                )
+            )
+        plan = self.plan.to_sql()
+        chosen: dict[str, Column | None] = {}
+        for column in columns:
+            if isinstance(column, str):
+                name, value = column, None
+            else:
+                (name,) = check_expressions("select", plan.frame, [expression_of("select", "columns", column)]).names
+                value = column
+            check_names([*chosen, name])
+            chosen[name] = value
+        return Tracked(plan.sql_step(lambda frame: project(frame, chosen), f"select({', '.join(chosen)})"))
+
+    def with_columns(self, columns: Mapping[str, Column | str] | None = None, **more: Column | str) -> Tracked:
+        """Add or replace columns by expressions of one row: columns of Spark, or SQL text."""
+        plan = self.plan.to_sql()
+        given = {**(columns or {}), **more}
+        if not given:
+            raise ArgumentValueError("columns: expected at least one")
+        values = {name: expression_of("with_columns", name, value) for name, value in given.items()}
+        check_expressions("with_columns", plan.frame, list(values.values()))
+        chosen = {**dict.fromkeys(plan.schema.names), **values}
+        check_names(chosen)
+        return Tracked(plan.sql_step(lambda frame: project(frame, chosen), f"with_columns({', '.join(values)})"))
+
+    def drop(self, *columns: str) -> Tracked:
+        """Leave out these columns."""
         _check_columns(self.plan, columns)
-        schema = StructType([self.plan.schema[name] for name in columns])
-        return Tracked(self.plan.transform(SelectTransform(columns), schema))
+        kept = [name for name in self.columns if name not in columns]
+        if not columns or not kept:
+            raise ArgumentValueError("columns: expected at least one, and one that stays")
+        return self.select(*kept)
+
+    def where(self, condition: Column | str) -> Tracked:
+        """Keep the rows for which an expression of one row is true; a row that it drops is done in its tree."""
+        plan = self.plan.to_sql()
+        value = expression_of("where", "condition", condition)
+        found = check_expressions("where", plan.frame, [value])[0].dataType
+        if not isinstance(found, BooleanType):
+            raise ArgumentTypeError(f"where: expected a condition, got an expression of {found.simpleString()}")
+        return Tracked(plan.sql_step(lambda frame: keep(frame, value), f"where({_text_of(condition)})"))
+
+    def explode(
+        self, column: str, *, into: str | None = None, outer: bool = False, component: str = "explode"
+    ) -> Tracked:
+        """Replace each row by one for each element of a column of arrays; they are its children in its tree.
+
+        Parameters
+        ----------
+        column : str
+        into : str, optional
+            The name of the column of elements; by default that of the arrays, which it replaces.
+        outer : bool
+            Whether a row whose array is null or empty stays, with null; else it is done.
+        component : str
+            Part of the keys of the children's ids.
+        """
+        _check_columns(self.plan, [column])
+        check_component(component)
+        found = self.plan.schema[column].dataType
+        if not isinstance(found, ArrayType):
+            raise ArgumentTypeError(f"explode: expected a column of arrays, {column!r} is {found.simpleString()}")
+        others = [name for name in self.columns if name != column]
+        check_names([*others, into or column])
+        plan = self.plan.to_sql()
+        array = F.col(quote_column(column))
+
+        def step(frame: DataFrame) -> DataFrame:
+            return explode_rows(frame, array, into or column, others, plan.run_seed, component, outer=outer)
+
+        return Tracked(replace(plan.sql_step(step, f"explode({column})"), unread=plan.unread | {component}))
+
+    def drop_duplicates(self, keys: Sequence[str] | None = None) -> Tracked:
+        """Keep one row of those with the same values in these columns (by default all); the others are done.
+
+        Which one stays is the same in each evaluation. A batch only.
+        """
+        self._refuse_streaming(
+            "drop_duplicates", "Spark would drop rows without a message: drop copies before the spout"
+        )
+        if isinstance(keys, str) or (keys is not None and not keys):
+            raise ArgumentTypeError(f"drop_duplicates: keys: expected a sequence of columns, got {keys!r}")
+        names = self.columns if keys is None else list(keys)
+        _check_columns(self.plan, names)
+        hashed = [entry.name for entry in self.plan.schema if "map<" not in entry.dataType.simpleString()]
+        step = f"drop_duplicates({', '.join(names)})"
+        return Tracked(self.plan.sql_step(lambda frame: drop_copies(frame, names, hashed), step))
+
+    def join(
+        self, other: DataFrame, on: str | Sequence[str], how: str = "inner", *, component: str = "join"
+    ) -> Tracked:
+        """Join the rows with those of a static DataFrame, which carry no trees.
+
+        Parameters
+        ----------
+        other : DataFrame
+            A batch one. A null key matches nothing.
+        on : str or sequence of str
+            Columns that both sides have.
+        how : {"inner", "left", "left_semi", "left_anti"}
+            A row without a match is done with "inner" and "left_semi", and stays with "left" and "left_anti".
+        component : str
+            Part of the keys of the ids: each match is a child of its row.
+        """
+        names = [on] if isinstance(on, str) else list(on)
+        _check_columns(self.plan, names)
+        check_component(component)
+        if not names:
+            raise ArgumentValueError("join: on: expected at least one column")
+        check_static_side(other, names, how)
+        if how in ("inner", "left"):
+            check_names([*self.columns, *(name for name in other.columns if name not in names)])
+        seed = self.plan.run_seed
+        plan = self.plan.sql_step(
+            lambda frame: join_static(frame, other, names, how, seed, component), f"join({', '.join(names)}, {how})"
+        )
+        return Tracked(replace(plan, unread=plan.unread | {component}) if how in ("inner", "left") else plan)
+
+    def sink(self) -> Tracked:
+        """End the trees of all rows: they are results that no bolt reads, as those of a bolt with ``sink=True``."""
+        return Tracked(replace(self.plan.sql_step(end_trees, "sink"), unread=frozenset()))
+
+    def transform(self, function: Callable[..., Tracked], *arguments: Any, **named: Any) -> Tracked:
+        """Return ``function(self, ...)``, so that functions of a pipeline can be chained."""
+        result: object = function(self, *arguments, **named)
+        if not isinstance(result, Tracked):
+            got = type(result).__name__
+            raise ArgumentTypeError(f"transform: expected a function that returns a Tracked, got {got}")
+        return result
+
+    def explain(self, mode: str = "simple") -> None:
+        """Print the components and the steps between them, and Spark's plan; `mode` as in Spark's ``explain``."""
+        print("== Tracked Pipeline ==", *self.plan.graph.lines(), "", sep="\n")  # noqa: T201  As Spark's does.
+        self.dataframe.explain(mode=mode)
 
     def branches(self, count: int, *, component: str = "branches") -> tuple[Tracked, ...]:
         """Deliver each tuple to several readers, as when several bolts subscribe to one stream.
@@ -328,10 +480,14 @@ class Tracked:
             raise ArgumentValueError(
                 f"union: the columns differ: {one.schema.simpleString()} and {two.schema.simpleString()}"
             )
+        if one.ends_in_sql != two.ends_in_sql:
+            one, two = one.to_python(), two.to_python()
         joined = one.shuffle(lambda first, second: first.union(second), two)
         return Tracked(
             replace(
                 joined,
+                native=joined.native and two.native,
+                may_fail=one.may_fail or two.may_fail,
                 spouts={**one.spouts, **two.spouts},
                 components={**one.components, **two.components},
                 origins=one.origins | two.origins,
@@ -376,7 +532,7 @@ class Tracked:
         ...     part.failures().write.mode("overwrite").parquet(f"failures/batch={batch_id}")
         >>> pipeline.dataframe.writeStream.foreachBatch(write).start()                                  # doctest: +SKIP
         """
-        expected = [*self.columns, *HIDDEN]
+        expected = [*self.columns, *(SQL_HIDDEN if self.plan.ends_in_sql else HIDDEN)]
         if frame.isStreaming or frame.columns != expected:
             got = "a streaming one" if frame.isStreaming else f"the columns {', '.join(frame.columns)}"
             raise ArgumentValueError(
@@ -393,10 +549,14 @@ class Tracked:
         without : (n,) int64, optional
             Root ids: rows that belong to any of these trees are left out.
         """
+        sql, columns = self.plan.ends_in_sql, self.columns
+        rows = self.dataframe.where(F.col(ALIVE) if sql else F.col(SHARD).isNull())
         if without is None:
-            return self.dataframe.where(F.col(SHARD).isNull()).select(*map(quote_column, self.columns))
+            return rows.select(*map(quote_column, columns))
         excluded = np.unique(np.asarray(without, np.int64))
-        columns = self.columns
+        if sql:
+            trees = self.dataframe.sparkSession.createDataFrame([(root,) for root in excluded.tolist()], f"{ROOT} long")
+            return rows.join(trees, ROOT, "left_anti").select(*map(quote_column, columns))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return without_trees(excluded, columns, batches)
@@ -412,6 +572,10 @@ class Tracked:
             "acked", "trees are still open when their rows leave: join `data` with the completions that come later"
         )
         done = self.completions(include_pending=True).where(F.col("outcome") != int(Outcome.ACKED))
+        if self.plan.ends_in_sql:
+            rows = self.dataframe.where(F.col(ALIVE))
+            trees = done.select(F.col("root_id").alias(ROOT))
+            return rows.join(trees, ROOT, "left_anti").select(*map(quote_column, self.columns))
         return self.data(without=[row.root_id for row in done.select("root_id").collect()])
 
     @takes_options(CompletionKeywords)
@@ -454,9 +618,11 @@ class Tracked:
             raise ArgumentValueError(f"{method}: expected a pipeline on a batch DataFrame, got a streaming one; {hint}")
 
 
+def _text_of(condition: Column | str) -> str:
+    return condition if isinstance(condition, str) else str(condition).removeprefix("Column<'").removesuffix("'>")
+
+
 def _check_columns(plan: PipelinePlan, columns: Sequence[str]) -> None:
-    if not columns:
-        raise ArgumentValueError("columns: expected at least one")
     for name in columns:
         if name not in plan.schema.names:
             raise ArgumentValueError(f"columns: there is no {name!r}; there are {', '.join(plan.schema.names)}")

@@ -42,6 +42,41 @@ class Transform(Protocol):
         """Take rows, send messages to the collector, yield rows."""
 
 
+class TrackSender:
+    """Sends the TRACKs of a task, and refuses rows that would share a tree; `name` is that of their message ids."""
+
+    def __init__(self, name: str, collector: MessageCollector) -> None:
+        self._name = name
+        self._collector = collector
+        self._tracks: list[tuple[Int64s, Int64s]] = []
+        self._named: list[pa.Table] = []
+
+    def send(
+        self,
+        root_id: Int64s,
+        value: Int64s,
+        task_id: Any,
+        message_id: Int64s,
+        *,
+        texts: pa.Array[Any] | None,
+        attempt: Int64s | None,
+        event_ms: Int64s | None,
+    ) -> None:
+        """Send them, and what the trees are called where a TRACK cannot say it: ids that are texts, and attempts."""
+        kind = np.full(root_id.size, Kind.TRACK, np.int8)
+        duplicates = self._collector.add(kind, root_id, value, task_id, message_id, event_ms=event_ms)
+        if texts is not None or attempt is not None:
+            attempts = np.zeros(root_id.size, np.int64) if attempt is None else attempt
+            heads = pa.table([pa.array(root_id), pa.array(attempts)], schema=HEAD_SCHEMA)
+            if texts is not None:
+                heads = heads.append_column("message_id", texts)
+                self._named.append(heads)
+            self._collector.add_heads(heads)
+        self._tracks.append((root_id, message_id))
+        if duplicates:
+            raise ColumnValueError(f"{self._name}: {describe_shared_ids(self._tracks, TextIds(self._named))}")
+
+
 @dataclass(frozen=True)
 class SpoutTransform:
     """Begins a tree with one tuple for each row, and sends its TRACK."""
@@ -56,8 +91,7 @@ class SpoutTransform:
 
     def run(self, flows: Iterator[Flow], collector: MessageCollector) -> Iterator[Flow]:
         """Track the rows with a message id; those where it is null stay unanchored."""
-        tracks: list[tuple[Int64s, Int64s]] = []
-        named: list[pa.Table] = []
+        sender = TrackSender(f"{self.component}: {self.message_id}", collector)
         for rows, _ in flows:
             tracked = rows.column(self.message_id).is_valid()
             part = rows.filter(tracked)
@@ -69,19 +103,17 @@ class SpoutTransform:
             source: str | Int64s = "" if self.source is None else self._column(part, self.source)
             root_id = root_ids(self.run_seed, source, message_id, attempt, component=self.component)
             tuple_id = tuple_ids(self.run_seed, root_id, 0, self.component, 0)
-            kind = np.full(root_id.size, Kind.TRACK, np.int8)
             event_ms = None if self.event_time is None else self._event_ms(part, self.event_time)
-            duplicates = collector.add(kind, root_id, tuple_id, task_id.astype(np.int32), message_id, event_ms=event_ms)
-            heads = pa.table([pa.array(root_id), pa.array(attempt)], schema=HEAD_SCHEMA)
-            if has_texts:
-                heads = heads.append_column("message_id", texts)
-                named.append(heads)
-            if has_texts or isinstance(self.attempt, str) or self.attempt:
-                collector.add_heads(heads)
-            tracks.append((root_id, message_id))
-            if duplicates:
-                shared = describe_shared_ids(tracks, TextIds(named))
-                raise ColumnValueError(f"{self.component}: {self.message_id}: {shared}")
+            has_attempts = isinstance(self.attempt, str) or bool(self.attempt)
+            sender.send(
+                root_id,
+                tuple_id,
+                task_id.astype(np.int32),
+                message_id,
+                texts=texts if has_texts else None,
+                attempt=attempt if has_attempts else None,
+                event_ms=event_ms,
+            )
             counters = collector.counters(self.component)
             counters.emitted += rows.num_rows
             counters.messages += root_id.size

@@ -1,0 +1,109 @@
+"""Checks of the expressions that users give to steps which Spark's SQL runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
+
+from acker.errors import ArgumentTypeError, ArgumentValueError
+from acker.spark.pipelines.hidden_columns import RESERVED
+from acker.spark.session_checks import is_classic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql.types import StructType
+
+# Nodes of a plan that a step must not add: Spark would read rows there that a step before has dropped.
+_NODES: Final = ("Aggregate", "Window", "Generate", "EvalPython")
+
+_HOWS: Final = ("inner", "left", "left_semi", "left_anti")
+
+
+def expression_of(step: str, name: str, value: Any) -> Column:
+    """Return an expression that is given as a column or as SQL text."""
+    if isinstance(value, str):
+        return F.expr(value)
+    if isinstance(value, Column):
+        return value
+    raise ArgumentTypeError(f"{step}: {name}: expected a Column or the text of an expression, got {value!r}")
+
+
+def check_expressions(step: str, frame: DataFrame, columns: Sequence[Column]) -> StructType:
+    """Return the schema of these expressions over the rows of a pipeline.
+
+    Raises
+    ------
+    ArgumentValueError
+        Spark would evaluate one of them over several rows, over rows that are dropped, or differently each time.
+    """
+    probe = frame.select(*columns)
+    schema = probe.schema
+    taken = [name for name in schema.names if name.lower() in RESERVED]
+    if taken:
+        raise ArgumentValueError(f"{step}: {taken[0]!r} is the pipeline's own column; name the columns that you want")
+    if is_classic(frame.sparkSession):
+        _check_plan(step, frame, probe)
+    else:
+        _check_text(step, frame, probe)
+    return schema
+
+
+def check_static_side(other: object, on: Sequence[str], how: str) -> None:
+    """Refuse what a pipeline cannot be joined with.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+    """
+    if how not in _HOWS:
+        raise ArgumentValueError(f"join: how: expected one of {', '.join(map(repr, _HOWS))}, got {how!r}")
+    if not isinstance(other, DataFrame):
+        raise ArgumentTypeError(
+            f"join: expected a DataFrame of PySpark, got {type(other).__name__}; two tracked sides meet in a bolt:"
+            " union, grouped by the key, and by='partition'"
+        )
+    if other.isStreaming:
+        raise ArgumentValueError(
+            "join: expected a batch DataFrame, got a streaming one, which a join would have to keep"
+        )
+    missing = [name for name in on if name not in other.columns]
+    if missing:
+        raise ArgumentValueError(f"join: other has no column {missing[0]!r}; it has {', '.join(other.columns)}")
+    maps = [name for name, kind in other.dtypes if "map<" in kind]
+    if maps and how in ("inner", "left"):
+        raise ArgumentTypeError(
+            f"join: column {maps[0]!r} of other is a map, which has no order, so matches would come in another order"
+            " each time: leave it out, or take F.map_entries of it"
+        )
+
+
+def _check_plan(step: str, frame: Any, probe: Any) -> None:
+    before, plan = (each._jdf.queryExecution().analyzed() for each in (frame, probe))
+    if plan.nodeName() != "Project" or not plan.child().equals(before):
+        raise _refuse(step, "an aggregate, a window or a generator, which reads or makes several rows: use explode,")
+    expressions = plan.expressions()
+    for index in range(expressions.size()):
+        expression = expressions.apply(index)
+        if 'expressions.PythonUDF"' in expression.toJSON():
+            raise _refuse(
+                step, f"a Python function ({expression.toString()}), which Spark calls for dropped rows too: use"
+            )
+        if not expression.deterministic():
+            raise _refuse(
+                step,
+                f"{expression.toString()}, which differs when Spark computes a row again: compute it before, or in",
+            )
+
+
+def _check_text(step: str, frame: Any, probe: Any) -> None:
+    """Check the physical plan; a client of Spark Connect has no other."""
+    before, plan = (each._explain_string(mode="simple") for each in (frame, probe))
+    if any(plan.count(node) > before.count(node) for node in _NODES):
+        raise _refuse(step, "an aggregate, a window, a generator or a Python function: use explode,")
+
+
+def _refuse(step: str, found: str) -> ArgumentValueError:
+    return ArgumentValueError(f"{step}: expected expressions of one row, got {found} a bolt")
