@@ -157,6 +157,14 @@ def test_steps_in_sql_and_in_python_follow_each_other(spark) -> None:
     (failure,) = tracked.failures().collect()
     assert (failure.message_id, failure.component, failure.reason) == (3, "letters", "ValueError: no")
     assert failure.attempt == 3
+    (missed,) = tracked.unfinished().collect()
+    assert (missed.message_id, missed.outcome, missed.component, missed.reason) == (
+        3,
+        "FAILED",
+        "letters",
+        "ValueError: no",
+    )
+    assert (missed.attempt, missed.row.asDict()) == (3, {"line": 3, "text": "boom"})
     tracked.unpersist()
 
 

@@ -48,6 +48,8 @@ class PipelinePlan:
         Returns the same with event times, given the column of the spouts' rows, which only the completions name.
     spouts : dict of str to StructType
         The schema of each spout's rows.
+    sources : tuple of (DataFrame, SpoutTransform)
+        The rows that each spout reads, and how it begins their trees.
     tracked : bool
         Whether `frame` has the hidden columns.
     transforms : tuple of Transform
@@ -78,6 +80,7 @@ class PipelinePlan:
     frame: DataFrame
     timed_frame: Callable[[str], DataFrame]
     spouts: dict[str, StructType]
+    sources: tuple[tuple[DataFrame, SpoutTransform], ...]
     tracked: bool
     transforms: tuple[Transform, ...]
     mute: int

@@ -47,6 +47,7 @@ from acker.spark.pipelines.sql_checks import check_expressions, check_static_sid
 from acker.spark.pipelines.sql_rows import drop_copies, end_trees, explode_rows, join_static, keep, project
 from acker.spark.pipelines.stages import without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
+from acker.spark.pipelines.unfinished import find_unfinished
 from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def spout(
             frame=frame,
             timed_frame=lambda _: frame,
             spouts={component: schema},
+            sources=((frame, transform),),
             tracked=False,
             transforms=(transform,),
             mute=0,
@@ -489,6 +491,7 @@ class Tracked:
                 native=joined.native and two.native,
                 may_fail=one.may_fail or two.may_fail,
                 spouts={**one.spouts, **two.spouts},
+                sources=tuple(dict.fromkeys((*one.sources, *two.sources))),
                 components={**one.components, **two.components},
                 origins=one.origins | two.origins,
                 unread=one.unread | two.unread,
@@ -577,6 +580,32 @@ class Tracked:
             trees = done.select(F.col("root_id").alias(ROOT))
             return rows.join(trees, ROOT, "left_anti").select(*map(quote_column, self.columns))
         return self.data(without=[row.root_id for row in done.select("root_id").collect()])
+
+    def unfinished(self, source: DataFrame | None = None) -> DataFrame:
+        """Return the messages whose trees did not end ACKED, with the rows that they were.
+
+        Columns: message_id; outcome string, FAILED or PENDING; component, reason string, as in `completions`; attempt
+        long; row, a struct of the spout's columns. Of a union of spouts it has the columns of all of them.
+
+        Settles the messages, and reads the rows of the spouts again.
+
+        Parameters
+        ----------
+        source : DataFrame, optional
+            The rows of the spout, in place of those that it reads. A `micro_batch` needs it: such as the table that the
+            stream reads.
+        """
+        sources = self.plan.sources
+        if source is not None:
+            if len(sources) != 1:
+                raise ArgumentValueError(f"source: expected a pipeline of one spout, got {len(sources)}")
+            sources = ((source, sources[0][1]),)
+        if any(frame.isStreaming for frame, _ in sources) or self.plan.is_streaming:
+            raise ArgumentValueError(
+                "unfinished: expected rows of a batch, got those of a stream: call it on a `micro_batch`, with a batch"
+                " DataFrame of the spout's rows as source"
+            )
+        return find_unfinished(self.completions(include_pending=True), sources, self.plan.ids)
 
     @takes_options(CompletionKeywords)
     def completions(self, **options: Unpack[CompletionKeywords]) -> DataFrame:
