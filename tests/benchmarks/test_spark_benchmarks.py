@@ -7,7 +7,7 @@ import pytest
 
 from acker.spark import completions
 from acker.spark.session_checks import PROVIDER_CONF
-from benchmarks.suite import live_page, spark_columns, spark_topologies, streaming
+from benchmarks.suite import live_page, spark_columns, spark_steps, spark_topologies, streaming
 from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
@@ -102,3 +102,10 @@ def test_columns_are_measured_against_pyspark_and_one_process(spark):
     ratios = [(ratio.of, ratio.to) for result in results.values() for ratio in result.ratios]
     assert ratios == [("columns", "by hand"), ("columns, untracked", "columns"), ("columns", "one process")]
     assert [result.checksum for result in results.values()] == [{"words": 2080}, {"rows": 1000}]
+
+
+def test_dataframe_steps_are_measured_with_trees_and_without(spark):
+    (case,) = spark_steps.CASES
+    result = case.run(TINY)
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("tracked", "untracked"), ("settled", "untracked")]
+    assert result.checksum == {"completions": 2500} and result.parameters["rows"] == 2500
