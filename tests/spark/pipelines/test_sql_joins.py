@@ -19,6 +19,7 @@ def rows_of(tracked) -> list[tuple[object, ...]]:
     return sorted(map(tuple, tracked.data().collect()), key=str)
 
 
+@pytest.mark.slow
 def test_rows_that_go_are_done_and_matches_are_awaited(spark) -> None:
     """One job for all: five pipelines, which differ in the sources of their ids."""
     orders = spark.createDataFrame(ORDERS, "number long, key string, price int").repartition(2)

@@ -218,6 +218,7 @@ def test_completions_of_a_stream_are_those_of_python_bolts(spark, stream, tmp_pa
     assert found[0] == found[1] and found[0].keys() == set(range(1, 7))
 
 
+@pytest.mark.slow
 def test_ids_that_are_texts_and_attempts_pass_and_shared_ones_are_refused(spark) -> None:
     rows = [("é", "a b", 2, 7), ("x", "drop", 0, 8)]
     frame = spark.createDataFrame(rows, "line string, text string, attempt long, task int")
