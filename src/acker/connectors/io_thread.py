@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -353,7 +354,8 @@ class IoThread:
         # What waits behind it in this process must not go on before it.
         if not self._store.keeps_order and self._source.retry(attempt.delivery, delay_secs):
             self._store.retried(attempt)
-            self._retry_at = max(self._retry_at, time.monotonic() + delay_secs)
+            # SQS counts in whole seconds.
+            self._retry_at = max(self._retry_at, time.monotonic() + math.ceil(delay_secs))
         else:
             self._store.wait(attempt, delay_secs)
         self._logger.warning(
