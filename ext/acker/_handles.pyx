@@ -12,6 +12,8 @@ the GIL protects it, and on free-threaded builds a critical section, which costs
 
 import os
 from contextvars import ContextVar
+from queue import Empty, SimpleQueue
+from time import monotonic_ns
 
 cimport cython
 from cpython.contextvars cimport PyContextVar_Get, PyContextVar_Set
@@ -219,7 +221,7 @@ cdef class Attempt:
         with cython.critical_section(self):
             return self._state == "open"
 
-    def hand_out(self, int64_t now_ns):
+    cpdef bint hand_out(self, int64_t now_ns) except -1:
         """Open it if it waits for that; return whether it did."""
         with cython.critical_section(self):
             if self._state != "ready":
@@ -245,6 +247,45 @@ cdef class Attempt:
 
     def __repr__(self):
         return f"<Attempt {self.number} at {self.delivery.key}, {self.state}>"
+
+
+@cython.final
+cdef class ReadyAttempts:
+    """The attempts that wait to be handed out, in the order in which they came, for any thread.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether no more are handed out.
+    put, get, qsize, empty : callable
+        Those of a queue. None is in it at the end.
+    """
+
+    cdef public bint is_closed
+    cdef readonly object put
+    cdef readonly object get
+    cdef readonly object qsize
+    cdef readonly object empty
+
+    def __init__(self):
+        queue = SimpleQueue()
+        self.put, self.get, self.qsize, self.empty = queue.put, queue.get, queue.qsize, queue.empty
+
+    cdef Attempt take_now(self):
+        """Hand out the next attempt; None if there is none now."""
+        cdef Attempt attempt
+        while not self.is_closed:
+            try:
+                found = self.get(False)
+            except Empty:
+                return None
+            if found is None:
+                self.put(None)  # for the next one who asks
+                return None
+            attempt = <Attempt?>found
+            if attempt.hand_out(monotonic_ns()):
+                return attempt
+        return None
 
 
 @cython.final
@@ -358,7 +399,10 @@ cdef class TreeOwner:
         self.ids = ids
 
     def begin_message(self, Attempt attempt not None, made_in, tree_type, message_type):
-        """Begin the tree of an attempt, of which the acker knows at its next turn; return its message.
+        """Begin the tree of an attempt, of which the acker knows at its next turn; return its message, with its body.
+
+        A KeyboardInterrupt can come at any time: `MessageTrees` looks for attempts without a tree, a tree times out,
+        and a handle notices that it is lost.
 
         Parameters
         ----------
@@ -384,6 +428,7 @@ cdef class TreeOwner:
         message._tree = tree
         self.inbox.add(TRACK, tree.root_id, message.tuple_id, attempt.message_id)
         attempt.tree = tree
+        message.value = attempt.delivery.value
         return message
 
     cdef int64_t draw(self) except? 0:
@@ -655,6 +700,106 @@ cdef class HandleBase:
             self._lose()
 
 
+@cython.final
+cdef class MessageLoop:
+    """Iterates over the messages of a consumer, on one thread.
+
+    Parameters
+    ----------
+    owner : TreeOwner
+    ready : ReadyAttempts
+    take : callable
+        Waits for the next attempt, and hands it out; None at the end.
+    made_in : (code, int) or str
+        Where messages are taken.
+    types : tuple of two types
+        Of trees and of messages.
+    complete : callable
+        Gets a message and its attempt, and returns the message, or None if user code does not get it.
+    is_plain : bool
+        Whether `complete` has nothing to do, unless the attempt is a job or has ended.
+    taker_of : callable
+        Returns what is told of each message that the calling thread takes.
+    """
+
+    cdef TreeOwner owner
+    cdef ReadyAttempts ready
+    cdef object take
+    cdef object made_in
+    cdef object tree_type
+    cdef object message_type
+    cdef object complete
+    cdef object taker_of
+    cdef object taker
+    cdef bint is_plain
+    cdef bint is_over
+
+    def __init__(
+        self,
+        TreeOwner owner not None,
+        ReadyAttempts ready not None,
+        take,
+        made_in,
+        tuple types not None,
+        complete,
+        bint is_plain,
+        taker_of,
+    ):
+        self.owner, self.ready, self.take, self.made_in = owner, ready, take, made_in
+        self.tree_type, self.message_type = types
+        self.complete, self.is_plain, self.taker_of = complete, is_plain, taker_of
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.is_over:
+            raise StopIteration
+        if self.taker is None:
+            self.taker = self.taker_of()
+            self.taker.loops += 1
+        try:
+            message = self.next_message()
+        except BaseException:
+            self.close()
+            raise
+        if message is None:
+            self.close()
+            raise StopIteration
+        return message
+
+    cdef object next_message(self):
+        """Return the next message; None at the end."""
+        cdef Attempt attempt
+        while True:
+            attempt = self.ready.take_now()
+            if attempt is None:
+                found = self.take()
+                if found is None:
+                    return None
+                attempt = <Attempt?>found
+            if self.owner.process != THIS_PROCESS.id:
+                self.owner._refuse_fork()
+            message = self.owner.begin_message(attempt, self.made_in, self.tree_type, self.message_type)
+            if not self.is_plain or attempt.job is not None or not attempt.is_open():
+                message = self.complete(message, attempt)
+                if message is None:
+                    continue
+            self.taker.thread = PyThread_get_thread_ident()
+            self.taker.tree = attempt.tree
+            return message
+
+    def close(self):
+        """End the iteration."""
+        if not self.is_over:
+            self.is_over = True
+            if self.taker is not None:
+                self.taker.leave()
+
+    def __del__(self):
+        self.close()
+
+
 cdef object tree_of_context():
     cdef PyObject* found = NULL
     PyContextVar_Get(VARIABLE, NULL, &found)
@@ -715,3 +860,25 @@ def forget(dict attempts not None, list ended not None):
         attempt = <Attempt?>each
         attempt.state = "ended"
         attempts.pop(attempt.message_id, None)
+
+
+def run_of(list messages not None, Py_ssize_t start):
+    """Return where the run ends that begins at a message of Kafka, its first offset, and its latest timestamp in ms.
+
+    A run has messages of one partition whose offsets follow each other, and no errors: at one, it ends where it begins.
+    """
+    cdef Py_ssize_t end = start
+    cdef int64_t offset = -1, latest_ms = -1
+    topic = partition = None
+    for end in range(start, len(messages)):
+        message = messages[end]
+        if message.error() is not None:
+            break
+        if end == start:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+        elif message.offset() != offset + (end - start) or message.partition() != partition or message.topic() != topic:
+            break
+        latest_ms = max(latest_ms, <int64_t>message.timestamp()[1])
+    else:
+        end = len(messages)
+    return end, offset, latest_ms

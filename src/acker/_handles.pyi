@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import CodeType, FrameType, TracebackType
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from typing_extensions import disjoint_base
 
 from acker._engine.ids import IdGenerator
 from acker.connectors.attempts import Lane, State
+from acker.connectors.calls import Taker
 from acker.connectors.handles import Child
 from acker.connectors.source import Delivery
 from acker.observe.reasons import Reason
@@ -73,6 +74,19 @@ class Attempt:
     def hand_out(self, now_ns: int) -> bool: ...
     def withhold(self) -> bool: ...
     def end(self) -> bool: ...
+
+@final
+class ReadyAttempts:
+    is_closed: bool
+    def __init__(self, *args: Never) -> None: ...
+    @property
+    def put(self) -> Callable[[Attempt | None], None]: ...
+    @property
+    def get(self) -> Callable[..., Attempt | None]: ...
+    @property
+    def qsize(self) -> Callable[[], int]: ...
+    @property
+    def empty(self) -> Callable[[], bool]: ...
 
 @final
 class WakeMark:
@@ -157,8 +171,27 @@ class HandleBase:
     ) -> bool: ...
     def __del__(self) -> None: ...
 
+@final
+class MessageLoop(Generic[_Message]):
+    def __init__(
+        self,
+        owner: TreeOwner,
+        ready: ReadyAttempts,
+        take: Callable[[], Attempt | None],
+        made_in: _MadeIn,
+        types: tuple[type[TreeBase], type[_Message]],
+        complete: Callable[[_Message, Attempt], _Message | None],
+        is_plain: bool,
+        taker_of: Callable[[], Taker],
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _Message: ...
+    def close(self) -> None: ...
+    def __del__(self) -> None: ...
+
 def settled(
     attempts: dict[int, Attempt], message_ids: _Int64s, outcomes: npt.NDArray[np.int8]
 ) -> tuple[list[Attempt], list[tuple[Attempt, Any, int]]]: ...
 def finish(attempts: list[Attempt], now_ns: int, record: Callable[[int], object]) -> None: ...
 def forget(attempts: dict[int, Attempt], ended: list[Attempt]) -> None: ...
+def run_of(messages: list[Any], start: int) -> tuple[int, int, int]: ...

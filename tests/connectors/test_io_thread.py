@@ -404,7 +404,7 @@ def test_without_plenty_of_messages_nothing_is_gathered():
 def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
     store = store_of()
     store.accept([delivery_of(1)])
-    assert store._ready.get() is not None  # and then came a KeyboardInterrupt
+    assert store.ready.get() is not None  # and then came a KeyboardInterrupt
     store.rescue()
     taken = store.take(0)
     assert taken is not None and taken.state == "open"
@@ -417,7 +417,7 @@ def test_an_end_whose_wake_up_was_swallowed_is_noticed(monkeypatch):
     monkeypatch.setattr("acker.connectors.message_store._LOOK_SECS", 0.01)
     store = store_of()
     store.close()
-    assert store._ready.get() is None  # and then came a KeyboardInterrupt
+    assert store.ready.get() is None  # and then came a KeyboardInterrupt
     assert store.take() is None and store.take(0) is None
 
 
@@ -426,7 +426,7 @@ def test_asking_again_after_the_end_needs_no_memory():
     store.close()
     for _ in range(1000):
         assert store.take(0) is None
-    assert store._ready.qsize() <= 1
+    assert store.ready.qsize() <= 1
 
 
 def test_listeners_may_leave_while_they_are_told():

@@ -865,7 +865,7 @@ def read_some(reader, count):
 
 def ack_but(reader, left_open):
     """Ack everything but some offsets."""
-    done = [delivery for delivery in reader.open.values() if delivery.receipt[1] not in left_open]
+    done = [delivery for delivery in reader.open.values() if delivery.raw.offset() not in left_open]
     reader.source.ack(done)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acker._handles import run_of
 from acker.connectors.kafka.done import DoneAbove, joined, metadata_of
 
 
@@ -62,3 +63,30 @@ def test_a_damaged_text_says_nothing(offsets, data):
     other = data.draw(st.sampled_from("ABCDEFGH+/9!"))
     damaged = text[:place] + other + text[place + 1 :]
     assert damaged == text or not DoneAbove(damaged, 0) or list(DoneAbove(damaged, 0).runs) == runs_of(offsets)
+
+
+class Read:
+    """A message as the client hands it out, or an error in its place."""
+
+    def __init__(self, offset, topic="t", partition=0, ms=7, error=None):
+        self.error, self.topic, self.partition = (lambda: error), (lambda: topic), (lambda: partition)
+        self.offset, self.timestamp = (lambda: offset), (lambda: (1, ms))
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        ([Read(3), Read(4, ms=9), Read(5)], (3, 3, 9)),
+        ([Read(3), Read(5)], (1, 3, 7)),  # a hole of the log
+        ([Read(3), Read(2)], (1, 3, 7)),
+        ([Read(3), Read(4, partition=1)], (1, 3, 7)),
+        ([Read(3), Read(4, topic="u")], (1, 3, 7)),
+        ([Read(3), Read(4, error="gone")], (1, 3, 7)),
+        ([Read(3, error="gone"), Read(4)], (0, -1, -1)),
+        ([Read(3, ms=-1)], (1, 3, -1)),  # without a timestamp
+    ],
+)
+def test_a_run_ends_where_offsets_do_not_follow_each_other(messages, found):
+    assert run_of(messages, 0) == found
+    count, offset, latest_ms = run_of([Read(0), *messages], 1)
+    assert (count - 1, offset, latest_ms) == found

@@ -15,7 +15,7 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
 
 from acker._engine.ids import IdGenerator
-from acker._handles import WakeMark, this_process
+from acker._handles import MessageLoop, WakeMark, this_process
 from acker.connectors.attempts import Attempt
 from acker.connectors.calls import RunningCalls, unless_over
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
@@ -353,17 +353,10 @@ class Consumer(Owner, Generic[Value]):
 
     def _messages(self, made_in: tuple[CodeType, int] | str) -> Iterator[Message[Value]]:
         self._calls.note_place(made_in)
-        take, begin, taker, me = self._store.take, self._message, self._calls.taker(), threading.get_ident
-        taker.loops += 1
-        try:
-            while (attempt := take()) is not None:
-                message = begin(attempt, made_in)
-                if message is not None:
-                    taker.thread, taker.tree = me(), attempt.tree
-                    yield message
-                del message  # else this generator would hold the handle while its user waits for the next one
-        finally:
-            taker.leave()
+        store, types = self._store, (MessageTree, Message)
+        is_plain = self._decode is None and self.spans is None
+        taker_of = self._calls.taker
+        return MessageLoop(self, store.ready, store.take, made_in, types, self._complete, is_plain, taker_of)
 
     def aiter(self) -> AsyncIterator[Message[Value]]:
         """Iterate over messages on an event loop until `stop`; as iteration, which also has the errors.
@@ -505,13 +498,13 @@ class Consumer(Owner, Generic[Value]):
                 self._store.record_failures()
 
     def _message(self, attempt: Attempt, made_in: tuple[CodeType, int] | str) -> Message[Value] | None:
-        """Begin the tree of an attempt; return its message, or None if the body cannot be decoded."""
+        """Begin the tree of an attempt; return its message, or None if user code does not get it."""
         if self.process != this_process.id:
             self._refuse_fork()
-        # A KeyboardInterrupt can come at any time: `MessageTrees` looks for attempts without a tree, a tree times out,
-        # and a handle notices that it is lost.
-        message: Message[Any] = self.begin_message(attempt, made_in, MessageTree, Message)
-        message.value = attempt.delivery.value
+        return self._complete(self.begin_message(attempt, made_in, MessageTree, Message), attempt)
+
+    def _complete(self, message: Message[Any], attempt: Attempt) -> Message[Value] | None:
+        """Return a message that is new, with its value, or None if its body cannot be decoded or nobody wants it."""
         tree = tree_of(message)
         if self.spans is not None:
             tree.span = self.spans.begin(attempt.delivery, attempt.number)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from acker._handles import finish, forget, settled
+from acker._handles import ReadyAttempts, finish, forget, settled
 from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
@@ -84,8 +84,8 @@ class MessageStore:
     failures : FailureLog or None
     error : BaseException or None
         The error that `take` raises at the end.
-    is_closed : bool
-        Whether nothing is handed out any more.
+    ready : ReadyAttempts
+        Those that can be handed out; `take` waits for one.
     is_releasing : bool
         Whether attempts that fail go back to the broker, since the end is near.
     """
@@ -109,7 +109,8 @@ class MessageStore:
         self.latency = LatencyRecorder()
         self.failures = failures
         self.error: BaseException | None = None
-        self.is_closed = self.is_releasing = False
+        self.ready = ReadyAttempts()
+        self.is_releasing = False
         self._options = options
         self._logger = logger
         self._redelivers = redelivers  # also set by the first retry that the broker takes, for sources that do not say
@@ -117,7 +118,6 @@ class MessageStore:
         self._on_dead_letter = on_dead_letter
         self._ids = itertools.count(1)
         self._by_id: dict[int, Attempt] = {}
-        self._ready: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
         self._is_gathering = False
         self._drained: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._listeners: set[Callable[[], object]] = set()
@@ -141,6 +141,11 @@ class MessageStore:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is handed out any more."""
+        return self.ready.is_closed
+
     def record_failures(self) -> None:
         """Record failures and dead letters, for a live page that is asked for after the construction."""
         if self.failures is None:
@@ -160,17 +165,17 @@ class MessageStore:
         """
         secs = _LOOK_SECS if timeout_secs is None else timeout_secs
         while not self.is_closed:
-            if self._is_gathering and self._ready.empty():
+            if self._is_gathering and self.ready.empty():
                 self._is_gathering = False
                 self._drained.put(None)
             try:
-                attempt = self._ready.get(secs > 0, secs)
+                attempt = self.ready.get(secs > 0, secs)
             except queue.Empty:
                 if timeout_secs is not None and not self.is_closed:
                     raise
                 continue
             if attempt is None:
-                self._ready.put(None)  # for the next one who asks
+                self.ready.put(None)  # for the next one who asks
                 break
             if attempt.hand_out(time.monotonic_ns()):
                 return attempt
@@ -181,7 +186,7 @@ class MessageStore:
     def stop_handing_out(self, error: BaseException | None = None) -> None:
         """Let `take` return None, or raise an error; wake event loops, and no threads, as signal handlers call it."""
         self.error = self.error or error
-        self.is_closed = True
+        self.ready.is_closed = True
         self._notify()
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
@@ -227,7 +232,7 @@ class MessageStore:
         Nobody waits for the I/O thread meanwhile. A turn for each message would take the interpreter from those who
         work.
         """
-        if self._ready.qsize() < self._options.plenty:
+        if self.ready.qsize() < self._options.plenty:
             return
         while not self._drained.empty():
             self._drained.get()
@@ -240,7 +245,7 @@ class MessageStore:
         """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
         self.counts.delivered += len(deliveries)
         has_withheld = self._hand_out_withheld()  # first, as they came first
-        now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self._ready.put
+        now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self.ready.put
         is_free = self._order is None and self._pace is None and self._begin_job is None
         for delivery in deliveries:
             if delivery.attempt > 1 or suspects.is_alert or not is_free:
@@ -305,7 +310,7 @@ class MessageStore:
             self._paced.append(attempt)
             return
         attempt.state = "ready"
-        self._ready.put(attempt)
+        self.ready.put(attempt)
 
     def hand_out_due(self, now: float) -> None:
         """Hand out what the pace allows by now."""
@@ -314,11 +319,11 @@ class MessageStore:
             if self._paced[0].state != "queued":  # it went back, or is withheld
                 self._paced.popleft()
                 continue
-            if not pace.allows(now, self._ready.qsize()):
+            if not pace.allows(now, self.ready.qsize()):
                 break
             attempt = self._paced.popleft()
             attempt.state = "ready"
-            self._ready.put(attempt)
+            self.ready.put(attempt)
             offered = True
         if offered:
             self._notify()
@@ -384,16 +389,16 @@ class MessageStore:
 
         An exception of a signal handler, such as `KeyboardInterrupt`, can come between the two.
         """
-        drawn = self.of({"ready"}) if self._ready.empty() else []
+        drawn = self.of({"ready"}) if self.ready.empty() else []
         for attempt in drawn:
-            self._ready.put(attempt)  # if it is there twice, the second one is skipped
+            self.ready.put(attempt)  # if it is there twice, the second one is skipped
         if drawn:
             self._notify()
 
     def close(self) -> None:
         """Let every `take`, from now on, return None, and wake those who wait."""
-        self.is_closed = True
-        self._ready.put(None)
+        self.ready.is_closed = True
+        self.ready.put(None)
         self._notify()
 
     def release_failures(self, error: BaseException | None = None) -> None:

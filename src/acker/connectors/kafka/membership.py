@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from acker._handles import run_of
 from acker.connectors.kafka.assignments import Assignment, Assignments, Commits, KafkaStats
 from acker.connectors.kafka.client import LOGGER, MISTAKES, KafkaFaults
 from acker.connectors.kafka.first_offsets import FirstOffsets
@@ -55,18 +56,18 @@ class KafkaDelivery(Delivery):
 
     __slots__ = ()
 
-    def __init__(self, message: Message, receipt: tuple[Assignment, int]) -> None:
+    attempt = 1
+
+    def __init__(self, message: Message, assignment: Assignment) -> None:
         self.value = message.value() or b""
-        self.attempt = 1
         self.raw = message
-        self.receipt = receipt
+        self.receipt = assignment
 
     def __getattr__(self, name: str) -> Any:
         # Python asks here for a slot that is empty.
         found: Any
         if name == "key":
-            assignment, offset = self.receipt
-            found = f"{assignment}@{offset}"
+            found = f"{self.receipt}@{self.raw.offset()}"
         elif name == "headers":
             found = dict(self.raw.headers() or ())
         else:
@@ -77,7 +78,7 @@ class KafkaDelivery(Delivery):
 
 def holds(delivery: Delivery) -> bool:
     """Return whether the assignment of a delivery goes on."""
-    assignment: Assignment = delivery.receipt[0]
+    assignment: Assignment = delivery.receipt
     return assignment.is_held
 
 
@@ -232,43 +233,41 @@ class Membership:
             raise self._faults.fatal
         return deliveries
 
-    def _enter(self, messages: Iterable[Any]) -> list[Delivery]:
+    def _enter(self, messages: list[Any]) -> list[Delivery]:
         """Note offsets as open, and return their deliveries."""
         deliveries: list[Delivery] = []
-        topic = partition = assignment = None
-        first = end = -1  # the offsets of the last messages, which follow each other and are not noted yet
-        try:
-            for message in messages:
-                if (error := message.error()) is not None:
-                    self._judge(error, message)
-                    continue
-                if message.partition() != partition or message.topic() != topic:
-                    _note(assignment, first, end)
-                    topic, partition = message.topic(), message.partition()
-                    assignment = self.assignments.by_partition.get((topic, partition))
-                    first = end = -1
-                if assignment is None:
-                    continue  # it was revoked by a rebalance within the same call
-                offset, timestamp_ms = message.offset(), message.timestamp()[1]
-                if offset != end:
-                    _note(assignment, first, end)
-                    first = end = offset
-                    if offset < assignment.next:
-                        self._refuse_older(assignment, offset)
-                end = offset + 1
-                if timestamp_ms > assignment.latest_ms:
-                    assignment.latest_ms = timestamp_ms
-                if assignment.done and assignment.done.has(offset, timestamp_ms):
-                    _note(assignment, first, end)
-                    first = end
-                    assignment.tracker.acked(assignment.partition, offset)
-                    self._stats.skipped += 1
-                    continue
-                deliveries.append(KafkaDelivery(message, (assignment, offset)))
-        finally:
-            _note(assignment, first, end)
+        start = 0
+        while start < len(messages):
+            end, offset, latest_ms = run_of(messages, start)
+            first = messages[start]
+            if end == start:
+                self._judge(first.error(), first)
+                start += 1
+                continue
+            assignment = self.assignments.by_partition.get((first.topic(), first.partition()))
+            if assignment is not None:  # else it was revoked by a rebalance within the same call
+                deliveries += self._enter_run(assignment, offset, messages[start:end], latest_ms)
+            start = end
         if deliveries:
             self._faults.on_success()
+        return deliveries
+
+    def _enter_run(self, assignment: Assignment, offset: int, run: list[Any], latest_ms: int) -> list[Delivery]:
+        """Note messages of a partition whose offsets follow each other; return those that are not done before."""
+        if offset < assignment.next:
+            self._refuse_older(assignment, offset)
+        assignment.latest_ms = max(assignment.latest_ms, latest_ms)
+        assignment.tracker.emitted_run(assignment.partition, offset, offset + len(run))
+        assignment.next = offset + len(run)
+        if not assignment.done:
+            return [KafkaDelivery(message, assignment) for message in run]
+        deliveries: list[Delivery] = []
+        for message in run:
+            if assignment.done.has(message.offset(), message.timestamp()[1]):
+                assignment.tracker.acked(assignment.partition, message.offset())
+                self._stats.skipped += 1
+            else:
+                deliveries.append(KafkaDelivery(message, assignment))
         return deliveries
 
     def _refuse_older(self, assignment: Assignment, offset: int) -> None:
@@ -360,7 +359,7 @@ class Membership:
 
     def _revoke(self, partitions: Sequence[TopicPartition]) -> None:
         ended = self.assignments.find(partitions)
-        self._events.finish(lambda delivery: delivery.receipt[0] in ended, self._options.rebalance_secs)
+        self._events.finish(lambda delivery: delivery.receipt in ended, self._options.rebalance_secs)
         self._commits.send_now(self._client, self.assignments, ended)
         self._stats.revoked += len(ended)
         self._forget(ended)
@@ -383,7 +382,7 @@ class Membership:
         if self.is_paused:
             self._client.resume([each.at(-1) for each in ended])  # or else it would stay so when it comes back
         self._end(ended)
-        self._events.revoked(lambda delivery: delivery.receipt[0] in ended)
+        self._events.revoked(lambda delivery: delivery.receipt in ended)
 
     def _end(self, ended: Iterable[Assignment]) -> None:
         self._stats.left_open += self.assignments.open(ended)
@@ -394,10 +393,3 @@ class Membership:
 def _uncommitted(assignments: Iterable[Assignment]) -> int:
     """Return how many messages of some partitions are acked and not committed."""
     return sum(each.acked - each.committed for each in assignments)
-
-
-def _note(assignment: Assignment | None, first: int, end: int) -> None:
-    """Note offsets that follow each other as open."""
-    if assignment is not None and first < end and assignment.is_held:
-        assignment.tracker.emitted_run(assignment.partition, first, end)
-        assignment.next = end

@@ -121,20 +121,20 @@ class Kafka(Source):
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Mark offsets as done; a `poll` commits them within `commit_secs`."""
         for delivery in deliveries:
-            assignment, offset = delivery.receipt
+            assignment: Assignment = delivery.receipt
             if assignment.is_held:
-                assignment.tracker.acked(assignment.partition, offset)
+                assignment.tracker.acked(assignment.partition, delivery.raw.offset())
                 assignment.acked += 1
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the partition has been assigned to this consumer ever since the delivery."""
-        assignment: Assignment = delivery.receipt[0]
+        assignment: Assignment = delivery.receipt
         return assignment.is_held
 
     def order_key(self, delivery: Delivery) -> tuple[str, bytes] | None:
         """Return partition and key of a message, for `Consumer(key="broker")`; None for one without a key."""
         key: bytes | None = delivery.raw.key()
-        return None if key is None else (str(delivery.receipt[0]), key)
+        return None if key is None else (str(delivery.receipt), key)
 
     @property
     def is_receiving(self) -> bool:
