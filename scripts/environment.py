@@ -46,7 +46,7 @@ class Needs(NamedTuple):
 
 EXPORTERS = ("prometheus", "otel", "ui")
 CLIENTS = ("rabbitmq", "kafka", "redis", "sqs", "nats", "postgresql")
-QUEUES = ("celery", "dramatiq", "rq", "httpx")
+QUEUES = ("celery", "dramatiq", "rq", "taskiq", "httpx")
 # That of SQS comes with the packages of the tests.
 BROKERS = ("rabbitmq", "redis", "kafka", "nats", "postgresql")
 BROWSER = ("chromium",)

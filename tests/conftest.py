@@ -76,7 +76,7 @@ NEED_CLIENTS = [
 ]
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
 
-QUEUES = [name for name in ("celery", "dramatiq", "rq") if not find_spec(name)]
+QUEUES = [name for name in ("celery", "dramatiq", "rq", "taskiq") if not find_spec(name)]
 collect_ignore_glob += [f"remote/test_{name}*.py" for name in QUEUES]
 collect_ignore_glob += [] if find_spec("httpx") and find_spec("fastapi") else ["remote/test_http.py"]
 

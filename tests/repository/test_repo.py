@@ -40,7 +40,7 @@ NATIVE = {"_core": {"_engine"}, "_flow": {"observe", "topology", "local", "spark
 # The clients of brokers, which only their own connectors import.
 CLIENTS = {"pika", "confluent_kafka", "redis", "boto3", "botocore", "nats", "psycopg"}
 # Task queues and a client of HTTP, which only their own modules of acker.remote import.
-QUEUES = {"celery", "dramatiq", "rq", "httpx"}
+QUEUES = {"celery", "dramatiq", "rq", "taskiq", "httpx"}
 # What the live page runs on.
 SERVERS = {"starlette", "uvicorn"}
 EXPORTERS = {"prometheus_client", "opentelemetry"}

@@ -72,6 +72,8 @@ class Runs:
         self._replies = replies
         self._threads_of = threads_of
         self._is_strict = unattributed == "raise"
+        # Not where all sends come through the loop of the main thread.
+        self.main_sends_for_nobody = True
         self._runs: dict[int, Run] = {}
         self._has_run = False
         self._has_minted = False
@@ -151,7 +153,7 @@ class Runs:
         runs = [*self._runs.values()]
         if len(runs) == 1 and runs[0].is_alone and thread not in runs[0].threads:
             return runs[0].part  # the only one began it
-        if not runs and thread is threading.main_thread():
+        if not runs and thread is threading.main_thread() and self.main_sends_for_nobody:
             return None
         if type(thread).__module__.startswith(self._threads_of) or not self._is_strict:
             return None
