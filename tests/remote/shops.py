@@ -12,6 +12,7 @@ import pytest
 from acker import JobsError
 from acker.connectors import Consumer
 from acker.remote import tree
+from acker.remote.runs import INTEGRATED
 from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.testing.remote import QueueHarness
 
@@ -58,6 +59,7 @@ class RedisShop(QueueHarness):
     def close(self):
         super().close()
         self.client.close()
+        INTEGRATED.clear()  # else consumers of other tests would warn
 
     def failure(self, send, *args):
         """Send a job as a tree, and return why the tree fails."""

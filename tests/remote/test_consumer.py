@@ -14,7 +14,7 @@ from acker import ArgumentTypeError, ConnectionLostError, JobsError, RuntimeStat
 from acker.connectors import Consumer, current_message
 from acker.connectors.consumer_view import _holder_of_job
 from acker.connectors.handles import MessageTree
-from acker.remote import MemoryReplies, current, detached, job, tree
+from acker.remote import MemoryReplies, current, detached, job, runs, tree
 from acker.remote.jobs import DETACHED
 from acker.remote.wire import Report, ReportKind, read_token, write_report
 from acker.testing.connectors import MemoryBroker, MemorySource
@@ -431,3 +431,19 @@ def test_a_killed_owner_loses_nothing_and_its_old_jobs_end_nothing(redis):
             assert second.stdout.readline().startswith("done")
             wait_for(lambda: client.xpending(stream, "g")["pending"] == 0)
             second.send_signal(signal.SIGKILL)
+
+
+def test_a_consumer_without_replies_says_that_it_awaits_no_jobs_of_an_integrated_queue(
+    broker, replies, caplog, monkeypatch
+):
+    """Else whoever forgot them would see his messages acked too early, and no word of it."""
+    monkeypatch.setattr(runs, "INTEGRATED", set())
+
+    def warns(**options):
+        caplog.clear()
+        Consumer(MemorySource(broker), **options).run(print, threads=1, until="empty")
+        return "has no replies=, so messages do not wait for jobs that they send by stand-in" in caplog.text
+
+    assert not warns()
+    runs.Runs(replies, "stand-in.", "raise")
+    assert warns() and not warns(replies=replies) and not warns(follow=replies)

@@ -268,6 +268,11 @@ class Consumer(Owner, Generic[Value]):
                 page.close()
             raise
         self._started = time.monotonic()
+        # Imported where a task queue is integrated.
+        runs = sys.modules.get("acker.remote.runs")
+        if self.jobs is None and runs is not None and runs.INTEGRATED:
+            text = "%s: this consumer has no replies=, so messages do not wait for jobs that they send by %s"
+            self.logger.warning(text, self.name, ", ".join(sorted(runs.INTEGRATED)))
 
     def _open_page(self, options: LivePage) -> LiveServer:
         # Without a page nothing of it is imported.

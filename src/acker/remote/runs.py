@@ -13,6 +13,8 @@ from acker.remote.jobs import DETACHED, Job, Part, current, find_job, set_curren
 from acker.remote.replies import Quiet, Replies
 
 log: Final = logging.getLogger("acker.remote")
+# The task queues that are integrated in this process, such as "celery".
+INTEGRATED: Final[set[str]] = set()
 
 
 @contextlib.contextmanager
@@ -69,6 +71,7 @@ class Runs:
             )
         if unattributed not in ("raise", "ignore"):
             raise ArgumentValueError(f"unattributed: expected 'raise' or 'ignore', got {unattributed!r}")
+        INTEGRATED.add(threads_of.rstrip("."))
         self._replies = replies
         self._threads_of = threads_of
         self._is_strict = unattributed == "raise"
