@@ -56,14 +56,14 @@ def test_a_block_is_what_the_text_says_byte_by_byte():
     both = zip(failed, finished, PARTIALS[:6], strict=True)
     part = Partials(*(np.array([one, other], old.dtype) for one, other, old in both))
     block = encode_block(part, messages=258, duplicates=4, event_ms=-5)
-    header = struct.pack("<8sIIQQQQq", b"ACKERBLK", 2, 64, 2, 1, 258, 4, -5)
-    pairs = [(INT64_MAX, -1), (9, 9), (-3, INT64_MIN)]
-    columns = [struct.pack("<qq", *pair) for pair in pairs]
-    columns += [struct.pack("<q", 9), struct.pack("<ii", 5, 6), b"\x03"]
+    header = struct.pack("<8sIIQQQQq", b"ACKERBLK", 4, 128, 2, 1, 258, 4, -5)
+    # Root ids and message ids need all their bytes; the xors are alike, as is what one open tree has.
+    layout = struct.pack("<7q7Bx", 0, 9, 0, 9, 5, 3, 0, 8, 0, 8, 0, 1, 0, 0)
+    columns = [struct.pack("<qq", INT64_MAX, -1), b"", struct.pack("<qq", -3, INT64_MIN), b"", b"\x00\x01", b""]
     checksum = _core.xxh64(header, 0)
-    for column in columns:
-        checksum = _core.xxh64(column, checksum)
-    assert block == header + struct.pack("<Q", checksum) + b"".join(columns) + bytes(7)
+    for part in (layout, *columns):
+        checksum = _core.xxh64(part, checksum)
+    assert block == header + struct.pack("<Q", checksum) + layout + b"".join(columns) + bytes(6)
 
 
 def test_what_goes_in_comes_out():
@@ -82,10 +82,25 @@ def test_what_goes_in_comes_out():
         assert rows == [*expected[trees - finished :], *expected[: trees - finished]]  # the finished tree is the last
 
 
-def test_a_block_with_event_times_is_of_version_3():
+def test_a_block_of_oks_alone_takes_16_bytes_a_tree_and_ids_that_are_near_each_other_take_fewer():
+    rng = np.random.default_rng(5)
+    root_ids, values = rng.integers(INT64_MIN, INT64_MAX, (2, 1000))
+    for ids, size_bytes in ((root_ids, 16), (np.arange(1000) + INT64_MAX - 1000, 10)):
+        combiner = Combiner()
+        combiner.add(Kind.OK, ids, values)
+        ((_, block),) = encode_blocks(combiner, 1)
+        assert len(block) == blocks.HEADER_BYTES + size_bytes * 1000
+        merged = Combiner()
+        merged.merge(decode_block(block)[0])
+        assert [column.tolist() for column in merged.partials()[0][:6]] == [
+            column.tolist() for column in combiner.partials()[0][:6]
+        ]
+
+
+def test_a_block_with_event_times_is_of_version_5():
     timed = PARTIALS._replace(event_ms=EXTREMES - 1)
     block = encode_block(timed, event_ms=9)
-    assert (block[8], len(block)) == (3, len(encode_block(PARTIALS)) + 8 * len(EXTREMES))
+    assert (block[8], len(block)) == (5, len(encode_block(PARTIALS)) + 8 * len(EXTREMES))
     decoded, header = decode_block(block)
     assert header.timed
     rows, expected = (list(zip(*(column.tolist() for column in one), strict=True)) for one in (decoded, timed))
@@ -116,7 +131,7 @@ def test_every_cut_and_every_flipped_byte_is_refused():
         damaged[at] ^= 0x10
         with pytest.raises(ArgumentValueError, match=r"^block: "):
             decode_block(damaged)
-    with pytest.raises(ArgumentValueError, match="block: expected 240 bytes for 5 trees, 4 of them open, got 241"):
+    with pytest.raises(ArgumentValueError, match="block: expected 304 bytes for 5 trees, 4 of them open, got 305"):
         decode_block(block + b"\0")
 
 
@@ -128,13 +143,16 @@ def test_what_no_combiner_writes_is_refused_though_the_checksum_fits():
         with pytest.raises(ArgumentValueError, match="block: counts or an event time that no combiner writes: "):
             decode_block(encode_block(PARTIALS, **counts))
     later = bytearray(encode_block(PARTIALS))
-    later[8] = 4
-    with pytest.raises(ArgumentValueError, match="block: expected version 2 or 3, got 4"):
+    later[8] = 6
+    with pytest.raises(ArgumentValueError, match="block: expected version 4 or 5, got 6"):
         read_header(later)
     for trees, open_trees in ((2**63, 0), (0, 1), (2**64 - 1, 2**64 - 1)):
-        huge = struct.pack("<8sIIQQQQqQ", b"ACKERBLK", 2, 64, trees, open_trees, 0, 0, 0, 0)
-        with pytest.raises(ArgumentValueError, match="got 64"):
+        huge = struct.pack("<8sIIQQQQqQ", b"ACKERBLK", 4, 128, trees, open_trees, 0, 0, 0, 0) + bytes(64)
+        with pytest.raises(ArgumentValueError, match=r"got \d{3}"):
             decode_block(huge)
+    wide = struct.pack("<8sIIQQQQqQ", b"ACKERBLK", 4, 128, 0, 0, 0, 0, 0, 0) + bytes(56) + b"\3" + bytes(7)
+    with pytest.raises(ArgumentValueError, match="expected columns of 0, 1, 2, 4, 8 bytes a row, got"):
+        decode_block(wide)
 
 
 def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):

@@ -390,7 +390,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     ) -> None:
         """Send the rows to their tasks, and track those with ids."""
         tracks = ids is not None and len(self.ack_sender) > 0
-        root_ids, values = self.send_rows(route, parts, rows, tracks=tracks)
+        root_ids = self.take_ids(rows) if tracks else None
+        values = self.send_rows(route, parts, rows, root_ids)
         self.count("batches")
         if root_ids is not None:
             first = self.message_id
@@ -407,11 +408,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
                 BatchOutcome(OpenBatch(-1, ids, none, none, self._clock.now_ns(), replay), np.arange(rows))
             )
 
-    def send_rows(
-        self, route: Route, parts: Sequence[TaskRows], rows: int, *, tracks: bool
-    ) -> tuple[Int64s | None, Int64s]:
-        """Send rows to their tasks; return their root ids, if each gets a tree, and the ack vals of their TRACKs."""
-        root_ids = self.take_ids(rows) if tracks else None
+    def send_rows(self, route: Route, parts: Sequence[TaskRows], rows: int, root_ids: Int64s | None) -> Int64s:
+        """Send rows to their tasks, in trees of these root ids, if any; return the ack vals of their TRACKs."""
         values = np.zeros(rows, np.int64)
         for part in parts:
             if root_ids is None:
@@ -426,7 +424,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
             self.output.put_batch(part.outlet, sent)
         route.emitted += rows
         self.emit_count += 1
-        return root_ids, values
+        return values
 
     @property
     def pending_count(self) -> int:

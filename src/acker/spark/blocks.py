@@ -5,20 +5,24 @@ trees. All numbers are little-endian:
 
     offset  bytes
          0      8    magic, "ACKERBLK"
-         8      4    version: 2, or 3 where the messages have event times
-        12      4    size of this header, 64
+         8      4    version: 4, or 5 where the messages have event times
+        12      4    size of this header, 128
         16      8    trees, n
         24      8    number m of open trees; the first n - m look finished
         32      8    messages that were combined into the block, or 0 where another block counts them
         40      8    TRACKs among them of roots that had one already, likewise
         48      8    latest event time among all of them, in ms (signed); -2**63 where there is none
-        56      8    checksum: XXH64 of the first 56 bytes (seed 0), then of each column (seed: the checksum so far)
-        64     8n    root ids
-               8n    xor of the OK and ANCHOR values
-               8n    the TRACK's message id
-               8n    of version 3: the earliest event time, in ms
-               8m    the TRACK's value
-               4n    the TRACK's task id
+        56      8    checksum: XXH64 of the first 56 bytes (seed 0), then of bytes 64 to 128 and of each column (seed:
+                    the checksum so far)
+        64   7 * 8    the least value of each column below; 0 where its width is 8, or it is not there
+       120   7 * 1    how many bytes a row of the column takes: 0, 1, 2, 4 or 8
+       127      1    0
+       128      n    rows of the root ids
+                n    xor of the OK and ANCHOR values
+                n    the TRACK's message id
+                n    of version 5: the earliest event time, in ms
+                m    the TRACK's value
+                n    the TRACK's task id
                 m    flags: 1 TRACK seen, 2 FAIL seen, 4 RESET_TIMEOUT seen
            0 to 7    zeros, up to a multiple of 8 bytes
 
@@ -26,12 +30,15 @@ A tree looks finished when TRACK is its only flag and the xor equals the TRACK's
 trees do, where the messages of a tree are near each other. With event times a tree has a row for each cohort in which
 it got a message.
 
+A column holds what is above its least value (`narrow_columns`). Where a worker saw OKs alone, a tree so takes 16 bytes.
+
 The same messages in the same order give the same bytes, without any time of writing: Spark fails a job in which a task
 that runs again has other output.
 """
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -40,8 +47,9 @@ import pyarrow as pa
 
 from acker._engine.codes import FAILED, RESET, TRACKED
 from acker._engine.combiner import Combiner, Partials, shard_of, xxh64
-from acker._engine.protocol import INT64_MIN
+from acker._engine.protocol import INT32_MAX, INT64_MIN
 from acker.errors import ArgumentValueError
+from acker.spark.narrow_columns import WIDTHS, narrow, widen, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,29 +58,34 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 MAGIC: Final = b"ACKERBLK"
-VERSION: Final = 2
-TIMED_VERSION: Final = 3
+VERSION: Final = 4
+TIMED_VERSION: Final = 5
 
 _HEADER: Final = struct.Struct("<8sIIQQQQq")
 _CHECKSUM: Final = struct.Struct("<Q")
-HEADER_BYTES: Final = _HEADER.size + _CHECKSUM.size
+# The least value of each column, and its bytes a row.
+_COLUMNS_MAX: Final = 7
+_LAYOUT: Final = struct.Struct(f"<{_COLUMNS_MAX}q{_COLUMNS_MAX}Bx")
+_LAYOUT_AT: Final = _HEADER.size + _CHECKSUM.size
+HEADER_BYTES: Final = _LAYOUT_AT + _LAYOUT.size
 _NO_EVENT: Final = INT64_MIN
 # Bounds that keep sums over the blocks of a micro-batch, and clocks that follow an event time, within int64.
 _COUNT_MAX: Final = 2**48
 _EVENT_MS_MAX: Final = 2**61
-# Name, type, and whether it holds the open trees only, in the order of the block. The widest come first, which aligns
-# each in an aligned block.
+# Name, and whether it holds the open trees only, in the order of the block.
 _COLUMNS: Final = (
-    ("root_id", np.dtype("<i8"), False),
-    ("value", np.dtype("<i8"), False),
-    ("message_id", np.dtype("<i8"), False),
-    ("track_value", np.dtype("<i8"), True),
-    ("task_id", np.dtype("<i4"), False),
-    ("flags", np.dtype("u1"), True),
+    ("root_id", False),
+    ("value", False),
+    ("message_id", False),
+    ("track_value", True),
+    ("task_id", False),
+    ("flags", True),
 )
-_TIMED_COLUMNS: Final = (*_COLUMNS[:3], ("event_ms", np.dtype("<i8"), False), *_COLUMNS[3:])
+_TIMED_COLUMNS: Final = (*_COLUMNS[:3], ("event_ms", False), *_COLUMNS[3:])
+_FLAGS: Final = TRACKED | FAILED | RESET
 _ALIGNMENT_BYTES: Final = 8
-# Keeps a block near 1 MB: for larger ones the JVM allocates and copies humongous arrays, smaller ones are more rows.
+# Keeps a block below 1.2 MB: for larger ones the JVM allocates and copies humongous arrays, smaller ones are more rows.
+# A block of more trees is refused: columns without bytes would let a few bytes stand for any number.
 BLOCK_TREES_MAX: Final = 32_768
 
 # The columns of a DataFrame of blocks.
@@ -118,13 +131,13 @@ def encode_block(partials: Partials, *, messages: int = 0, duplicates: int = 0, 
         partials = partials.at(order)
     counts = (trees, trees - first_open, messages, duplicates)
     header = _HEADER.pack(MAGIC, version, HEADER_BYTES, *counts, _NO_EVENT if event_ms is None else event_ms)
-    columns = [
-        np.ascontiguousarray(getattr(partials, name)[first_open if of_open else 0 :], dtype)
-        for name, dtype, of_open in layout
-    ]
-    content_bytes = HEADER_BYTES + sum(column.nbytes for column in columns)
-    padding = bytes(_size_bytes(layout, trees, trees - first_open) - content_bytes)
-    return b"".join([header, _CHECKSUM.pack(_checksum(header, columns)), *columns, padding])
+    pairs = [narrow(getattr(partials, name)[first_open if of_open else 0 :]) for name, of_open in layout]
+    leasts, columns = [least for least, _ in pairs], [np.ascontiguousarray(above) for _, above in pairs]
+    absent = [0] * (_COLUMNS_MAX - len(layout))
+    described = _LAYOUT.pack(*leasts, *absent, *map(width_of, columns), *absent)
+    content: list[Any] = [described, *columns]
+    padding = bytes(-sum(column.nbytes for column in columns) % _ALIGNMENT_BYTES)
+    return b"".join([header, _CHECKSUM.pack(_checksum(header, content)), *content, padding])
 
 
 def encode_blocks(combiner: Combiner, shards: int, event_ms: int | None = None) -> Iterator[tuple[int, bytes]]:
@@ -153,7 +166,7 @@ def latest_event_ms(block: Column) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     size = 8
-    digits = F.hex(F.substring(block, HEADER_BYTES - _CHECKSUM.size - size + 1, size))
+    digits = F.hex(F.substring(block, _HEADER.size - size + 1, size))
     big_endian = F.concat(*(F.substring(digits, 2 * index + 1, 2) for index in reversed(range(size))))
     # A negative base makes it a number with a sign.
     return F.conv(big_endian, 16, -10).cast("bigint")
@@ -177,11 +190,19 @@ def read_header(block: Any) -> BlockHeader:
         raise ArgumentValueError(
             f"block: expected version {VERSION} or {TIMED_VERSION}, got {version} (header of {header_bytes} bytes)"
         )
-    expected = _size_bytes(_columns_of(version), trees, open_trees)
+    columns = _columns_of(version)
+    _, widths = _layout_of(view, len(columns))
+    if not set(widths) <= set(WIDTHS):
+        raise ArgumentValueError(f"block: expected columns of {', '.join(map(str, WIDTHS))} bytes a row, got {widths}")
+    counts = _counts_of(columns, trees, open_trees)
+    content_bytes = sum(map(operator.mul, counts, widths))
+    expected = HEADER_BYTES + content_bytes + -content_bytes % _ALIGNMENT_BYTES
     if open_trees > trees or len(view) != expected:
         raise ArgumentValueError(
             f"block: expected {expected} bytes for {trees} trees, {open_trees} of them open, got {len(view)}"
         )
+    if trees > BLOCK_TREES_MAX:
+        raise ArgumentValueError(f"block: expected at most {BLOCK_TREES_MAX} trees, got {trees}")
     event = None if event_ms == _NO_EVENT else event_ms
     if max(messages, duplicates) > _COUNT_MAX or abs(event or 0) > _EVENT_MS_MAX:
         raise ArgumentValueError(
@@ -191,7 +212,7 @@ def read_header(block: Any) -> BlockHeader:
 
 
 def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
-    """Unpack a block; its columns are views of the bytes where those are aligned.
+    """Unpack a block.
 
     Parameters
     ----------
@@ -203,21 +224,27 @@ def decode_block(block: Any) -> tuple[Partials, BlockHeader]:
     """
     header = read_header(block)
     view = memoryview(block).cast("B")
+    layout = _columns_of(TIMED_VERSION if header.timed else VERSION)
+    leasts, widths = _layout_of(view, len(layout))
     columns: dict[str, npt.NDArray[Any]] = {}
+    content: list[Any] = [view[_LAYOUT_AT:HEADER_BYTES]]
     offset = HEADER_BYTES
-    for name, dtype, of_open in _columns_of(TIMED_VERSION if header.timed else VERSION):
-        columns[name] = np.frombuffer(view, dtype, header.open if of_open else header.trees, offset)
-        offset += columns[name].nbytes
+    counts = _counts_of(layout, header.trees, header.open)
+    for (name, _), count, least, width in zip(layout, counts, leasts, widths, strict=True):
+        content.append(view[offset : offset + count * width])
+        columns[name] = widen(view, offset, count, least, width)
+        offset += count * width
     (checksum,) = _CHECKSUM.unpack_from(view, _HEADER.size)
-    if checksum != _checksum(view[: _HEADER.size], list(columns.values())) or any(view[offset:]):
+    if checksum != _checksum(view[: _HEADER.size], content) or any(view[offset:]):
         raise ArgumentValueError("block: the checksum does not fit the bytes")
-    if (columns["flags"] > TRACKED | FAILED | RESET).any() or (columns["task_id"] < 0).any():
+    flags, task_id = columns["flags"], columns["task_id"]
+    if (flags & ~_FLAGS).any() or ((task_id < 0) | (task_id > INT32_MAX)).any():
         raise ArgumentValueError("block: flags or task ids that no combiner writes")
+    columns["task_id"] = task_id.astype(np.int32)
     first_open = header.trees - header.open
     columns["track_value"] = np.concatenate([columns["value"][:first_open], columns["track_value"]])
-    columns["flags"] = np.concatenate([np.full(first_open, TRACKED, np.uint8), columns["flags"]])
-    native = {name: np.require(column, column.dtype.newbyteorder("="), "A") for name, column in columns.items()}
-    return Partials(**native), header
+    columns["flags"] = np.concatenate([np.full(first_open, TRACKED, np.uint8), flags.astype(np.uint8)])
+    return Partials(**columns), header
 
 
 def decode_block_of(shard: int, shards: int, block: Any) -> tuple[Partials, BlockHeader]:
@@ -239,20 +266,23 @@ def tracks_of(partials: Partials) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
     return partials.root_id[is_tracked], partials.message_id[is_tracked]
 
 
-def _columns_of(version: int) -> tuple[tuple[str, np.dtype[Any], bool], ...]:
+def _columns_of(version: int) -> tuple[tuple[str, bool], ...]:
     return _TIMED_COLUMNS if version == TIMED_VERSION else _COLUMNS
 
 
-def _size_bytes(columns: tuple[tuple[str, np.dtype[Any], bool], ...], trees: int, open_trees: int) -> int:
-    size_bytes = HEADER_BYTES + sum(
-        dtype.itemsize * (open_trees if of_open else trees) for _, dtype, of_open in columns
-    )
-    padding_bytes = -size_bytes % _ALIGNMENT_BYTES
-    return size_bytes + padding_bytes
+def _counts_of(columns: tuple[tuple[str, bool], ...], trees: int, open_trees: int) -> list[int]:
+    """Return the number of rows of each column."""
+    return [open_trees if of_open else trees for _, of_open in columns]
 
 
-def _checksum(header: Any, columns: list[Any]) -> int:
-    checksum = xxh64(header)
-    for column in columns:
-        checksum = xxh64(column.view(np.uint8), checksum)
+def _layout_of(view: memoryview, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the least value of each column, and its bytes a row."""
+    layout = _LAYOUT.unpack_from(view, _LAYOUT_AT)
+    return layout[:columns], layout[_COLUMNS_MAX : _COLUMNS_MAX + columns]
+
+
+def _checksum(header: Any, parts: list[Any]) -> int:
+    checksum = xxh64(np.frombuffer(header, np.uint8))
+    for part in parts:
+        checksum = xxh64(np.frombuffer(part, np.uint8), checksum)
     return checksum

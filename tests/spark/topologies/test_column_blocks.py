@@ -66,6 +66,18 @@ def test_rows_that_follow_each_other_are_one_batch(trees):
         assert told(batch) == [row for part in parts for row in told(part)]
 
 
+def test_root_ids_that_follow_each_other_travel_in_one_byte_or_two():
+    columns = batch_of(range(200)).columns
+    tuple_ids = np.random.default_rng(1).integers(1, 2**63 - 1, 200)
+    sizes = []
+    for root_ids in (tuple_ids, np.arange(2**62, 2**62 + 200)):
+        batch = TupleBatch(SOURCE, columns, root_ids, tuple_ids)
+        sizes.append(len(encode_tuples([(7, batch)])))
+        [(_, found)] = packed([(7, batch)])
+        assert told(found) == told(batch)
+    assert sizes[0] - sizes[1] > 6 * 200
+
+
 def test_what_a_task_gets_keeps_its_order():
     tup = SOURCE.tuple_type(SOURCE.make_values(["alone", 99]), SOURCE, {5: 6})
     chunks = [

@@ -64,6 +64,7 @@ from acker._engine.combiner import xxh64
 from acker._engine.open_trees import TOKEN_BYTES, TreeCounts, TreeEntries
 from acker._engine.protocol import INT32_MAX, INT64_MIN
 from acker.errors import CheckpointError
+from acker.spark.narrow_columns import WIDTHS, narrow, widen, width_of
 
 VERSION: Final = 4
 # The state variable, a map. One map for head and chunks: a second variable would make each commit of Spark's about a
@@ -181,7 +182,6 @@ _COLUMNS: Final = ("gone_root_id", "gone_start_ms", *TreeEntries._fields)
 _GONE_COLUMNS: Final = len(_COLUMNS) - len(TreeEntries._fields)
 # The least value of each column, and its bytes a row.
 _LAYOUT: Final = struct.Struct(f"<{len(_COLUMNS)}q{len(_COLUMNS)}B")
-_WIDTHS: Final = (0, 1, 2, 4, 8)
 _CHUNK_SIZE: Final = np.dtype("<u4")
 
 
@@ -228,27 +228,16 @@ def encode_chunk(entries: TreeEntries, gone: npt.NDArray[np.int64]) -> bytes:
     """Pack a chunk of the log: entries as they are, and root ids and starts (2, m) of entries that are gone."""
     # Most entries were placed when they began.
     relative = entries._replace(since_ms=entries.since_ms - entries.start_ms)
-    leasts, columns = zip(*map(_narrow, (*gone, *relative)), strict=True)
+    leasts, columns = zip(*map(narrow, (*gone, *relative)), strict=True)
     content = b"".join(
         [
             _PREFIX.pack(_CHUNK_MAGIC, VERSION, _PREFIX.size + _LENGTHS.size + _LAYOUT.size),
             _LENGTHS.pack(len(entries.root_id), gone.shape[1]),
-            _LAYOUT.pack(*leasts, *(column.itemsize if column.size else 0 for column in columns)),
+            _LAYOUT.pack(*leasts, *map(width_of, columns)),
             *(column.tobytes() for column in columns),
         ]
     )
     return content + _CHECKSUM.pack(_checksum(content))
-
-
-def _narrow(column: npt.NDArray[Any]) -> tuple[int, npt.NDArray[Any]]:
-    """Return the least value of a column, and what is above it in as few bytes a row as it needs."""
-    if not len(column):
-        return 0, column[:0]
-    least, most = int(column.min()), int(column.max())
-    width = next(width for width in _WIDTHS if most - least < 1 << 8 * width)
-    if width == _WIDTHS[-1]:
-        return 0, column.astype("<i8")
-    return least, (column.astype(np.int64) - least).astype(f"<u{width}") if width else column[:0]
 
 
 def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
@@ -270,28 +259,20 @@ def decode_chunk(data: Any) -> tuple[TreeEntries, npt.NDArray[np.int64]]:
     layout = _LAYOUT.unpack_from(content, _PREFIX.size + _LENGTHS.size)
     leasts, widths = layout[: len(_COLUMNS)], layout[len(_COLUMNS) :]
     counts = [gone_rows] * _GONE_COLUMNS + [rows] * len(TreeEntries._fields)
-    if not set(widths) <= set(_WIDTHS) or len(content) != offset + sum(map(operator.mul, counts, widths)):
+    if not set(widths) <= set(WIDTHS) or len(content) != offset + sum(map(operator.mul, counts, widths)):
         raise CheckpointError(
             f"chunk: {len(content)} bytes do not hold {rows} entries and {gone_rows} that are gone in columns of"
             f" {widths} bytes"
         )
     columns = []
     for least, width, count in zip(leasts, widths, counts, strict=True):
-        columns.append(_widen(content, offset, count, least, width))
+        columns.append(widen(content, offset, count, least, width))
         offset += width * count
     root_id, value, message_id, start_ms, since_ms, task_id = columns[_GONE_COLUMNS:]
     since_ms += start_ms
     _check_times(start_ms=start_ms, since_ms=since_ms)
     entries = TreeEntries(root_id, value, message_id, start_ms, since_ms, _check_tasks(task_id))
     return entries, np.array(columns[:_GONE_COLUMNS])
-
-
-def _widen(content: memoryview, offset: int, count: int, least: int, width: int) -> npt.NDArray[np.int64]:
-    """Return a column of a chunk as int64, whose overflow nobody writes and later checks find."""
-    if not width:
-        return np.full(count, least, np.int64)
-    above = np.frombuffer(content, f"<i{width}" if width == _WIDTHS[-1] else f"<u{width}", count, offset)
-    return above.astype(np.int64) + np.int64(least)
 
 
 def _check_times(**columns: npt.NDArray[Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from acker.spark.narrow_columns import narrow, widen, width_of
 from acker.topology.anchors import concat
 from acker.topology.arrow_columns import one_batch
 from acker.topology.tuple_batch import TupleBatch
@@ -20,6 +21,10 @@ _ROWS: Final = 65_536
 _BYTES: Final = 4_000_000
 
 
+# How many numbers, the least of them, the bytes of each, and what is above the least (`narrow_columns`).
+PackedIds = tuple[int, int, int, bytes]
+
+
 class PackedRows(NamedTuple):
     """Rows of one stream for one task, as they travel.
 
@@ -27,14 +32,14 @@ class PackedRows(NamedTuple):
     ----------
     columns : bytes
         A schema and a record batch in Arrow's stream format.
-    root_ids, tuple_ids, starts : bytes or None
-        Those of the `TupleBatch`, as int64.
+    root_ids, tuple_ids, starts : PackedIds or None
+        Those of the `TupleBatch`.
     """
 
     columns: bytes
-    root_ids: bytes | None
-    tuple_ids: bytes | None
-    starts: bytes | None
+    root_ids: PackedIds | None
+    tuple_ids: PackedIds | None
+    starts: PackedIds | None
 
 
 def share_of(batch: TupleBatch) -> float:
@@ -70,8 +75,21 @@ def pack_rows(batches: Sequence[TupleBatch]) -> PackedRows:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, columns.schema) as writer:
         writer.write_batch(columns)
-    packed: Any = [None if ids is None else ids.tobytes() for ids in (root_ids, tuple_ids, starts)]
-    return PackedRows(sink.getvalue().to_pybytes(), *packed)
+    return PackedRows(sink.getvalue().to_pybytes(), *map(_pack_ids, (root_ids, tuple_ids, starts)))
+
+
+def _pack_ids(ids: npt.NDArray[np.int64] | None) -> PackedIds | None:
+    if ids is None:
+        return None
+    least, above = narrow(ids)
+    return ids.size, least, width_of(above), above.tobytes()
+
+
+def _unpack_ids(packed: PackedIds | None) -> npt.NDArray[np.int64] | None:
+    if packed is None:
+        return None
+    count, least, width, content = packed
+    return widen(content, 0, count, least, width)
 
 
 def unpack_rows(
@@ -93,7 +111,7 @@ def unpack_rows(
     """
     with pa.ipc.open_stream(rows.columns) as reader:
         columns = reader.read_next_batch()
-    root_ids, tuple_ids, starts = (None if ids is None else np.frombuffer(ids, np.int64) for ids in rows[1:])
+    root_ids, tuple_ids, starts = map(_unpack_ids, (rows.root_ids, rows.tuple_ids, rows.starts))
     batch = TupleBatch(source, columns, root_ids, tuple_ids, starts)
     if root_ids is None:
         return batch

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from acker.spark.topologies.micro_batch_plan import MicroBatchPlan
     from acker.spark.topologies.stage_worker import StageWorker
+
+# The least root id of a Spark task that reads rows is below it.
+_FIRST_ROOTS: Final = 2**62
 
 
 @dataclass(frozen=True)
@@ -133,11 +136,18 @@ def emit_frame(
     route = collector.route_for(None)
     stream = plan.graph.nodes[component].streams[DEFAULT_STREAM]
 
+    # Root ids that follow one another travel in few bytes. From here on none is 0, and none is above 2**63.
+    next_root = int(collector.take_ids(1)[0]) % _FIRST_ROOTS + 1
+
     def emit(batch: pa.RecordBatch, numbers: npt.NDArray[np.int64] | None) -> None:
+        nonlocal next_root
         columns = route.batches.read(_as_declared(batch.select(list(stream.fields)), stream, component))
-        tracks = numbers is not None and plan.tracked
-        root_ids, values = collector.send_rows(route, route.batches.split(columns), len(columns), tracks=tracks)
-        if tracks:
+        root_ids = None
+        if numbers is not None and plan.tracked:
+            root_ids = np.arange(next_root, next_root + len(columns))
+            next_root += len(columns)
+        values = collector.send_rows(route, route.batches.split(columns), len(columns), root_ids)
+        if root_ids is not None:
             collector.ack_sender.track_rows(root_ids, values, collector.task, numbers)
 
     for batch in batches:
