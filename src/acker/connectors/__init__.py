@@ -17,11 +17,15 @@ from acker.errors import Reject
 if TYPE_CHECKING:
     from acker.connectors.dead_letter_file import DeadLetterFile
     from acker.connectors.letters import DeadLetters, Letter, LettersReport
+    from acker.connectors.topologies.arrow_publish_bolt import ArrowPublishBolt
+    from acker.connectors.topologies.arrow_source_spout import ArrowSourceSpout
     from acker.connectors.topologies.journaled_spout import JournaledSourceSpout
     from acker.connectors.topologies.publish_bolt import PublishBolt
     from acker.connectors.topologies.source_spout import SourceSpout
 
 __all__ = [
+    "ArrowPublishBolt",
+    "ArrowSourceSpout",
     "Child",
     "Consumer",
     "ConsumerHealth",
@@ -50,6 +54,8 @@ __all__ = [
 
 # Imported when somebody asks for them: not each consumer needs them, and those of topologies need `acker.topology`.
 _BY_MODULE = {
+    "ArrowPublishBolt": "topologies.arrow_publish_bolt",
+    "ArrowSourceSpout": "topologies.arrow_source_spout",
     "DeadLetterFile": "dead_letter_file",
     "JournaledSourceSpout": "topologies.journaled_spout",
     "Letter": "letters",

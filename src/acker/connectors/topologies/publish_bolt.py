@@ -23,16 +23,8 @@ _PUT_SECS: Final = 10.0
 _CLOSE_SECS: Final = 5.0
 
 
-class PublishBolt(Bolt):
-    """Publishes each tuple on a thread of the task, and acks it when the broker has confirmed it.
-
-    The thread takes all tuples that wait in one call of the publisher, so batches grow with the load. A tuple whose
-    message is not confirmed fails, and with it its tree; the spout tries again. So a message can be published twice.
-
-    Use `spec` with a function that makes the publisher; or derive a class and override `publisher` and `message`.
-    """
-
-    auto_ack = False
+class PublishingBolt(Bolt):
+    """A bolt with a publisher in each task, which `spec` or the method `publisher` makes."""
 
     @classmethod
     def spec(
@@ -75,6 +67,22 @@ class PublishBolt(Bolt):
         """Return a new publisher, for one task."""
         raise NotImplementedError(f"{type(self).__name__} has no publisher(); override it, or use spec(publisher=...)")
 
+    def _make_publisher(self, conf: Mapping[str, Any]) -> Publisher:
+        made: Publisher = conf.get(_PUBLISHER, self.publisher)()
+        return made
+
+
+class PublishBolt(PublishingBolt):
+    """Publishes each tuple on a thread of the task, and acks it when the broker has confirmed it.
+
+    The thread takes all tuples that wait in one call of the publisher, so batches grow with the load. A tuple whose
+    message is not confirmed fails, and with it its tree; the spout tries again. So a message can be published twice.
+
+    Use `spec` with a function that makes the publisher; or derive a class and override `publisher` and `message`.
+    """
+
+    auto_ack = False
+
     def message(self, tup: Tuple) -> Outgoing:
         """Return the message of a tuple.
 
@@ -98,7 +106,7 @@ class PublishBolt(Bolt):
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Connect, and start the thread. A subclass that overrides it has to call it."""
         super().initialize(conf, context)
-        self._publisher: Publisher = conf.get(_PUBLISHER, self.publisher)()
+        self._publisher = self._make_publisher(conf)
         self._publisher.open()
         self._is_closing = threading.Event()
         self._waiting: queue.Queue[tuple[Tuple, Outgoing] | None] = queue.Queue(_WAITING_MAX)
