@@ -57,7 +57,7 @@ LEVELS = {
     "lint": Needs(extras=("spark", "cli", *EXPORTERS, *CLIENTS), groups=("lint", "test", "plots")),
     "test": Needs(
         extras=("spark", "connect", "cli", *EXPORTERS, *CLIENTS, *QUEUES),
-        groups=("lint", "test", "browser", "queues", "bench", "docs"),
+        groups=("lint", "test", "types", "browser", "queues", "bench", "docs"),
         jdk=True,
         spark_archive=True,
         brokers=(*BROKERS, *BROWSER),

@@ -125,6 +125,17 @@ def test_pydantic_reads_json_and_says_which_fields_are_wrong(model):
     assert "secret" not in text and "\n" not in text
 
 
+def test_msgspec_reads_json_and_says_which_field_is_wrong():
+    msgspec = pytest.importorskip("msgspec")
+    item = msgspec.defstruct("Item", [("name", str)])
+    decode = decoder_of(msgspec.defstruct("Order", [("number", int), ("items", list[item])]))
+    assert decode(b'{"number": 7, "items": [{"name": "lamp"}]}').items == [item("lamp")]
+    with pytest.raises(ValueError, match=r"\$\.items\[1\]\.name"):
+        decode(b'{"number": 7, "items": [{"name": "lamp"}, {"name": 7}]}')
+    with pytest.raises(ValueError, match="number"):
+        decode(b'{"items": []}')
+
+
 def test_other_classes_and_functions_are_called_with_the_body():
     assert decoder_of(int)(b"7") == 7 and decoder_of(json.loads)(b"[7]") == [7]
 
