@@ -255,3 +255,25 @@ def test_steps_that_spark_cannot_run_for_each_row_alone_are_refused(spark) -> No
     # A step is not evaluated for rows that one before has dropped, nor joins rows of several trees.
     divided = lines.where("line <> 1").with_columns(n=F.expr("1 div (line - 1)")).sink()
     assert [(row.outcome, row.message_id) for row in divided.completions().collect()] == [(0, 1)]
+
+
+@pytest.mark.slow
+def test_a_row_whose_expression_is_null_fails_with_the_reason(spark) -> None:
+    rows = [(1, "10", 2), (2, "ten", 2), (3, None, 2), (4, "x" * 2000, 1), (None, "no", 1), (5, "8", 0)]
+    frame = spark.createDataFrame(rows, "line long, text string, by int").coalesce(1)
+    tracked = spout(frame, message_id="line", component="lines", run_seed=1).with_columns(
+        number=F.col("text").try_cast("int"), share="try_divide(10, `by`)", on_error="fail_row", component="parse"
+    )
+    tracked = tracked.select("line", "number", "share").sink()
+    assert rows_of(tracked.data()) == ["Row(line=1, number=10, share=5.0)", "Row(line=3, number=None, share=5.0)"]
+    reasons = {line: (one[2].name, *one[3:]) for line, one in outcomes(tracked).items()}
+    number = ("FAILED", "parse", "number: TRY_CAST(text AS INT) is null")
+    share = ("FAILED", "parse", "share: try_divide(10, `by`) is null")
+    acked = ("ACKED", None, None)
+    assert reasons == {1: acked, 2: number, 3: acked, 4: number, 5: share}
+    failures = {row.message_id: (row.component, row.reason, row.row) for row in tracked.failures().collect()}
+    assert failures.keys() == {2, 4, None, 5}
+    assert failures[2] == (*number[1:], '{"line":2,"text":"ten","by":2}')
+    assert len(failures[4][2]) == 1000 and failures[4][2].endswith("…")
+    with pytest.raises(AckerError, match="on_error: expected 'fail_job' or 'fail_row', got 'drop'"):
+        tracked.with_columns(n="line", on_error="drop")

@@ -80,6 +80,26 @@ def check_static_side(other: object, on: Sequence[str], how: str) -> None:
         )
 
 
+def columns_read(step: str, frame: Any, columns: dict[str, Column]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return which columns of the rows each expression reads, and its text.
+
+    Raises
+    ------
+    ArgumentValueError   the session is one of Spark Connect, whose client does not know that.
+    """
+    if not is_classic(frame.sparkSession):
+        raise ArgumentValueError(
+            f"{step}: on_error='fail_row' needs a session that is not one of Spark Connect: use a bolt"
+        )
+    reads, texts = {}, {}
+    for name, column in columns.items():
+        expression = frame.select(column)._jdf.queryExecution().analyzed().expressions().apply(0)
+        found = expression.references().toSeq()
+        reads[name] = [found.apply(index).name() for index in range(found.size())]
+        texts[name] = str(column).removeprefix("Column<'").removesuffix("'>")
+    return reads, texts
+
+
 def _check_plan(step: str, frame: Any, probe: Any) -> None:
     before, plan = (each._jdf.queryExecution().analyzed() for each in (frame, probe))
     if plan.nodeName() != "Project" or not plan.child().equals(before):

@@ -39,6 +39,7 @@ from acker.spark.pipelines.hidden_columns import (
     VALUE,
 )
 from acker.spark.pipelines.sql_ids import sql_root_ids, sql_tuple_ids
+from acker.spark.pipelines.transforms import ROW_CHARS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -121,6 +122,34 @@ def project(frame: DataFrame, expressions: dict[str, Column | None]) -> DataFram
         for name, value in expressions.items()
     ]
     return _change(frame, columns)
+
+
+def fail_nulls(
+    frame: DataFrame, expressions: dict[str, Column], texts: dict[str, str], reads: dict[str, list[str]], component: str
+) -> DataFrame:
+    """Fail the rows for which an expression is null though none of the columns that it reads is."""
+    users = user_columns(frame)
+    fresh = {name: f"{MATCHES}_{index}" for index, name in enumerate(expressions)}
+    valued = frame.withColumns({fresh[name]: F.when(F.col(ALIVE), value) for name, value in expressions.items()})
+    reason = F.lit(None).cast("string")
+    for name in reversed(list(expressions)):
+        given = functools.reduce(operator.and_, (column.isNotNull() for column in columns_of(reads[name])), F.lit(True))
+        is_bad = F.col(ALIVE) & F.col(fresh[name]).isNull() & given
+        reason = F.when(is_bad, F.lit(f"{name}: {texts[name]} is null")).otherwise(reason)
+    told = valued.withColumn(KEPT, reason)
+    row = F.to_json(F.struct(*columns_of(users)), {"ignoreNullFields": "false"})
+    cut = F.when(F.length(row) > ROW_CHARS_MAX, F.concat(F.left(row, F.lit(ROW_CHARS_MAX - 1)), F.lit("…"))).otherwise(
+        row
+    )
+    failed = F.struct(F.lit(component).alias("component"), F.col(KEPT).alias("reason"), cut.alias("row"))
+    columns = [F.col(fresh[name]).alias(name) if name in fresh else F.col(quote_column(name)) for name in users]
+    columns += [F.col(column).alias(name) for name, column in fresh.items() if name not in users]
+    is_failed = F.col(KEPT).isNotNull()
+    return _change(
+        told,
+        columns,
+        **{ALIVE: F.col(ALIVE) & ~is_failed, FAILED: F.when(is_failed, failed).otherwise(F.col(FAILED))},
+    )
 
 
 def keep(frame: DataFrame, condition: Column) -> DataFrame:

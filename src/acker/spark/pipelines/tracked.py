@@ -43,8 +43,8 @@ from acker.spark.pipelines.row_schemas import (
     make_nullable,
     parse_schema,
 )
-from acker.spark.pipelines.sql_checks import check_expressions, check_static_side, expression_of
-from acker.spark.pipelines.sql_rows import drop_copies, end_trees, explode_rows, join_static, keep, project
+from acker.spark.pipelines.sql_checks import check_expressions, check_static_side, columns_read, expression_of
+from acker.spark.pipelines.sql_rows import drop_copies, end_trees, explode_rows, fail_nulls, join_static, keep, project
 from acker.spark.pipelines.stages import without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
 from acker.spark.pipelines.unfinished import find_unfinished
@@ -318,17 +318,45 @@ class Tracked:
             chosen[name] = value
         return Tracked(plan.sql_step(lambda frame: project(frame, chosen), f"select({', '.join(chosen)})"))
 
-    def with_columns(self, columns: Mapping[str, Column | str] | None = None, **more: Column | str) -> Tracked:
-        """Add or replace columns by expressions of one row: columns of Spark, or SQL text."""
-        plan = self.plan.to_sql()
+    def with_columns(
+        self,
+        columns: Mapping[str, Column | str] | None = None,
+        *,
+        on_error: str = "fail_job",
+        component: str = "with_columns",
+        **more: Column | str,
+    ) -> Tracked:
+        """Add or replace columns by expressions of one row.
+
+        Parameters
+        ----------
+        columns, more : mapping of str to Column or str
+            The expression of each column, as a column of Spark or as SQL text.
+        on_error : {"fail_job", "fail_row"}
+            "fail_job": an expression that raises ends the job, as in Spark. "fail_row": give expressions that are null
+            where they would raise, such as ``try_cast`` and ``try_divide``. A row fails its tree where one is null
+            though no column that it reads is; `failures` and `completions` have `component` and the text of the
+            expression.
+        component : str
+            The name that failures have.
+        """
+        if on_error not in ("fail_job", "fail_row"):
+            raise ArgumentValueError(f"with_columns: on_error: expected 'fail_job' or 'fail_row', got {on_error!r}")
         given = {**(columns or {}), **more}
         if not given:
             raise ArgumentValueError("columns: expected at least one")
+        check_component(component)
+        plan = self.plan.to_sql()
         values = {name: expression_of("with_columns", name, value) for name, value in given.items()}
         check_expressions("with_columns", plan.frame, list(values.values()))
         chosen = {**dict.fromkeys(plan.schema.names), **values}
         check_names(chosen)
-        return Tracked(plan.sql_step(lambda frame: project(frame, chosen), f"with_columns({', '.join(values)})"))
+        step = f"with_columns({', '.join(values)})"
+        if on_error == "fail_job":
+            return Tracked(plan.sql_step(lambda frame: project(frame, chosen), step))
+        reads, texts = columns_read("with_columns", plan.frame, values)
+        failing = plan.sql_step(lambda frame: fail_nulls(frame, values, texts, reads, component), step)
+        return Tracked(replace(failing, may_fail=True))
 
     def drop(self, *columns: str) -> Tracked:
         """Leave out these columns."""
