@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -200,6 +201,36 @@ def test_a_decoder_of_single_bodies_is_refused():
         ArrowSourceSpout.spec(source=MemorySource, decode=bytes.decode)
     with pytest.raises(TopologyError, match=r"OneByOne.decode is for one message, and nobody would call it"):
         OneByOne.spec(source=MemorySource)
+
+
+class Empty(ArrowSourceSpout):
+    outputs: ClassVar = {"value": pa.binary()}
+
+    def decode_rows(self, bodies, deliveries):
+        return {"value": bodies[:0]}
+
+
+class Later(ArrowSourceSpout):
+    async def decode_rows(self, bodies, deliveries):
+        return {"value": bodies}
+
+
+def test_a_decoder_that_leaves_rows_out_stops_the_topology_and_no_message_is_acked(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"a", b"b"])
+
+    class Copy(Topology):
+        empty = Empty.spec(source=lambda: MemorySource(broker))
+        keep = Keep.spec(inputs=[empty])
+
+    with LocalRuntime(Copy):
+        broker.wait_until(lambda _: "empty: decode_rows returned 0 rows for" in caplog.text)
+    assert broker.acked == [] and broker.left() == 2
+
+
+def test_a_decoder_whose_call_would_not_run_it_is_refused():
+    with pytest.raises(TopologyError, match=r"Later.spec: decode_rows.* write decode_rows as a plain function"):
+        Later.spec(source=MemorySource)
 
 
 def copy_a_queue(harness):

@@ -11,8 +11,8 @@ import pyarrow as pa
 from acker.connectors.attempts import Attempt
 from acker.connectors.source import Delivery, Source
 from acker.connectors.topologies.source_spout import SourceSpout
-from acker.connectors.unrun import unrun_error
-from acker.errors import TopologyError
+from acker.connectors.unrun import refuse_unrun, unrun_error
+from acker.errors import AckerError, TopologyError
 from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
 from acker.topology.component import Outputs
@@ -58,6 +58,10 @@ class ArrowSourceSpout(SourceSpout):
                     f"{cls.__name__}.{unused} is for one message, and nobody would call it; override"
                     " decode_rows(bodies, deliveries)"
                 )
+        try:
+            refuse_unrun("decode_rows", cls.decode_rows, _FIX)
+        except AckerError as error:
+            raise TopologyError(f"{cls.__name__}.spec: {error}") from None
         return super().spec(name, par, config, executors, source=source, **options)
 
     def decode_rows(self, bodies: pa.Array[Any], deliveries: Sequence[Delivery]) -> Any:
@@ -105,6 +109,12 @@ class ArrowSourceSpout(SourceSpout):
         good, bad = find_bad_rows(attempt, len(attempts), divide=True)
         self._give_up(attempts, bad)
         for begin, end, columns in good:
+            rows = _rows_in(columns)
+            if rows is not None and rows != end - begin:
+                raise TopologyError(
+                    f"{self.component_name}: decode_rows returned {rows} rows for {end - begin} messages; return a row"
+                    " for each, and raise for a body that has none"
+                )
             numbers = pa.array([each.message_id for each in attempts[begin:end]], pa.int64())
             self.emit_batch(columns, tup_ids=numbers)
 
@@ -140,3 +150,10 @@ class ArrowSourceSpout(SourceSpout):
     def _post_all(self, outcomes: Iterable[tuple[int, Reason | None]]) -> None:
         self._inbox.extend((number, reason, False) for number, reason in outcomes)
         self._io_thread.wake()
+
+
+def _rows_in(columns: Any) -> int | None:
+    """Return the number of rows; None of what is no columns, which `emit_batch` refuses."""
+    if isinstance(columns, Mapping):
+        return next((len(column) for column in columns.values() if hasattr(column, "__len__")), None)
+    return getattr(columns, "num_rows", None)
