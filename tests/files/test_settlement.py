@@ -132,9 +132,11 @@ def test_a_file_with_several_names_is_read_once(tmp_path):
     write(table, tmp_path / "a.parquet")
     (tmp_path / "b.parquet").symlink_to(tmp_path / "a.parquet")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/loop").symlink_to(tmp_path)
-    paths = [tmp_path, tmp_path / "folder/../a.parquet", f"{tmp_path}/*.parquet"]
-    assert rows_of(acker.completions_from_files(paths)) == settle_as_sets(*columns).rows()
+    for name in ("loop", "same"):  # two, so that there are 2**40 ways to the depth that the system allows
+        (tmp_path / "folder" / name).symlink_to(tmp_path)
+    (tmp_path / "folder/itself").symlink_to("itself")
+    for paths in (tmp_path, f"{tmp_path}/**", [tmp_path, tmp_path / "folder/../a.parquet", f"{tmp_path}/*.parquet"]):
+        assert rows_of(acker.completions_from_files(paths)) == settle_as_sets(*columns).rows()
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,11 @@ class Directories:
         self._follow = logs
         self._committed: dict[str, dict[str, None]] = {}  # by directory with a log
         self._governing: dict[str, str | None] = {}  # by directory, the outermost one with a log
+        self._entered: set[tuple[str, ...]] = set()  # by one search: directories, each with a pattern below it
 
     def expand(self, base: str, pattern: list[str]) -> Iterator[str]:
         """Yield the files that a path and a pattern below it name."""
+        self._entered.clear()
         if not pattern and self._filesystem.get_file_info(base).is_file:
             if not self._counts(base):
                 warnings.warn(
@@ -226,7 +228,7 @@ class Directories:
             if is_hidden(entry.base_name):
                 continue
             if segment == "**":
-                if is_directory:
+                if is_directory and self._enters(entry.path, *pattern):
                     yield from self._search(entry.path, pattern)
             elif fnmatch.fnmatchcase(entry.base_name, segment) and (is_directory or not rest):
                 yield from self._search(entry.path, rest)
@@ -235,7 +237,7 @@ class Directories:
         """Yield all files below a directory; of a directory with a log, those in the log, wherever they are."""
         base = base.rstrip("/")
         files, with_log = [], set()
-        for entry in self._filesystem.get_file_info(fs.FileSelector(base or "/", recursive=True)):
+        for entry in self._entries_below(base or "/"):
             parts = entry.path[len(base) :].strip("/").split("/")
             hidden = next((index for index, part in enumerate(parts) if is_hidden(part)), None)
             if hidden is None and entry.is_file:
@@ -251,6 +253,28 @@ class Directories:
             committed = self._committed_below(root)
             self._check_there(root, [path for path in committed if path not in there])
             yield from committed
+
+    def _entries_below(self, base: str) -> Iterator[fs.FileInfo]:
+        """Yield all entries below a directory. On this machine no directory twice: symbolic links may lead back."""
+        if not isinstance(self._filesystem, fs.LocalFileSystem):
+            yield from self._filesystem.get_file_info(fs.FileSelector(base, recursive=True))
+            return
+        todo = [base] if self._enters(base) else []
+        while todo:
+            for entry in self._filesystem.get_file_info(fs.FileSelector(todo.pop())):
+                yield entry
+                is_directory = entry.type == fs.FileType.Directory
+                if is_directory and not is_hidden(entry.base_name) and self._enters(entry.path):
+                    todo.append(entry.path)
+
+    def _enters(self, directory: str, *pattern: str) -> bool:
+        """Return whether this search comes to a directory with this pattern for the first time."""
+        is_local = isinstance(self._filesystem, fs.LocalFileSystem)
+        key = (os.path.realpath(directory) if is_local else directory, *pattern)
+        if key in self._entered:
+            return False
+        self._entered.add(key)
+        return True
 
     def _check_there(self, root: str, paths: list[str]) -> None:
         for info in self._filesystem.get_file_info(paths):

@@ -93,7 +93,7 @@ def inspect_file(filesystem: fs.FileSystem, path: str, event_time: str | None = 
                 return [Unit(filesystem, path, ARROW_STREAM, 0, 1, 0, source.size() // _MESSAGE_BYTES)]
         except _ReadError as error:
             raise error.error from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise ArgumentValueError(f"{path}: damaged: {error}; write it again, or leave it out") from error
     raise ArgumentValueError(
         f"{path}: expected a Parquet or Arrow IPC file, got one that begins with {start!r}; leave it out, for"
