@@ -178,6 +178,22 @@ def test_a_task_that_raises_fails_the_tree():
         orders.run(lambda: orders.fails.kiq(1))
 
 
+def test_a_task_that_wants_no_result_is_done_and_one_that_a_schedule_repeats_is_not():
+    class SchedulesRetries(TaskiqMiddleware):
+        def on_error(self, message, result, exception):
+            if message.task_name == "fails":  # as SmartRetryMiddleware with a schedule source
+                result.error = taskiq.exceptions.NoResultError()
+
+    async def wants_none():
+        raise taskiq.exceptions.NoResultError
+
+    orders = Orders(SchedulesRetries())
+    assert orders.run(orders.broker.register_task(wants_none, "wants_none").kiq) == []
+    orders = Orders(SchedulesRetries())
+    with pytest.raises(JobsError, match="fails: NoResultError"):
+        orders.run(lambda: orders.fails.kiq(1))
+
+
 def test_reports_need_no_thread_that_tasks_use():
     """Else tasks that wait for others in threads could keep these from reporting for ever."""
     orders, done = Orders(), threading.Event()

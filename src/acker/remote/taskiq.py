@@ -17,6 +17,7 @@ from acker.remote.runs import Runs, sending
 try:
     import taskiq
     from taskiq.abc.formatter import TaskiqFormatter
+    from taskiq.exceptions import NoResultError
 except ImportError as error:
     raise ImportError("acker.remote.taskiq needs taskiq: pip install 'acker[taskiq]'") from error
 
@@ -75,6 +76,7 @@ class _TaskEnds(taskiq.TaskiqMiddleware):
         self._before: dict[int, int] = {}
         # The messages that run, by their parts; without those that have sent themselves again, as a retry does.
         self._running: dict[Part, str] = {}
+        self._without_result: set[int] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     def startup(self) -> None:
@@ -99,14 +101,24 @@ class _TaskEnds(taskiq.TaskiqMiddleware):
             task.add_done_callback(lambda _: self._abandon(number))
         return message
 
+    def on_error(
+        self, message: taskiq.TaskiqMessage, result: taskiq.TaskiqResult[Any], exception: BaseException
+    ) -> None:
+        # Of the task itself. A retry sets this error too, and one by a schedule source sends nothing that is awaited.
+        if isinstance(exception, NoResultError):
+            self._without_result.add(self._number.get())
+
     async def post_execute(self, message: taskiq.TaskiqMessage, result: taskiq.TaskiqResult[Any]) -> None:
         number = self._number.get()
+        wants_no_result = number in self._without_result
+        self._without_result.discard(number)
         run = self._runs.end(number)
         self._number.set(self._before.pop(number, -1))
         if run is None or run.job is None:
             return
         has_retry = self._running.pop(run.job, None) is None
-        report = partial(run.job.fail, result.error or "it failed") if result.is_err and not has_retry else run.job.ack
+        has_failed = result.is_err and not has_retry and not wants_no_result
+        report = partial(run.job.fail, result.error or "it failed") if has_failed else run.job.ack
         # Not on the loop, since a report waits for the server; nor in its threads, which tasks may all be using.
         self._threads = self._threads or ThreadPoolExecutor(thread_name_prefix="acker reports of taskiq")
         await asyncio.get_running_loop().run_in_executor(self._threads, report)
