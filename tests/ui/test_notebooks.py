@@ -121,7 +121,7 @@ def test_a_component_stands_behind_all_that_it_reads() -> None:
 
 
 def test_a_pipeline_is_drawn_with_its_groupings_and_counts(show) -> None:
-    left = PipelineGraph().add("lines").add("split").group("fields(word)")
+    left = PipelineGraph().add("lines").add("split").step("fields(word)")
     right = PipelineGraph().add("lines").add("<b>")
     graph = left.union(right).add("count")
     counts = {"count": ComponentCounters(1_000, 1, 2, 1_000, 0, {})}
