@@ -24,7 +24,6 @@ from acker._engine.protocol import (
 )
 from acker._engine.sharded import ShardedAcker
 from acker._engine.tuple_tree import Anchoring, Tracking, TupleTree
-from acker._files.functions import completion_batches_from_files, completions_from_files
 from acker.errors import (
     AckerError,
     AckerMemoryError,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from acker._engine.reference import ReferenceAcker
+    from acker._files.functions import completion_batches_from_files, completions_from_files
 
     MESSAGE_SCHEMA: pa.Schema
     COMPLETION_SCHEMA: pa.Schema
@@ -120,6 +120,10 @@ def __getattr__(name: str) -> Any:
         from acker._engine.reference import ReferenceAcker
 
         return ReferenceAcker
+    if name in ("completion_batches_from_files", "completions_from_files"):  # as few programs read files
+        from acker._files import functions
+
+        return getattr(functions, name)
     # The schemas need pyarrow, which is imported when somebody first asks for one.
     if name in ("MESSAGE_SCHEMA", "COMPLETION_SCHEMA"):
         return getattr(schemas, name)
