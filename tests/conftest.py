@@ -79,6 +79,7 @@ collect_ignore_glob += NEED_CLIENTS if MISSING else []
 QUEUES = [name for name in ("celery", "dramatiq", "rq", "taskiq") if not find_spec(name)]
 collect_ignore_glob += [f"remote/test_{name}*.py" for name in QUEUES]
 collect_ignore_glob += [] if find_spec("httpx") and find_spec("fastapi") else ["remote/test_http.py"]
+collect_ignore_glob += [] if find_spec("pyright") else ["repository/test_pyright.py"]
 
 # The live page needs a server, and its tests in a browser a driver.
 collect_ignore_glob += [] if find_spec("starlette") else ["ui/*", "local/page/test_live_view.py"]

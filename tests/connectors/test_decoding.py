@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
 import pydantic
 import pytest
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -126,7 +127,6 @@ def test_pydantic_reads_json_and_says_which_fields_are_wrong(model):
 
 
 def test_msgspec_reads_json_and_says_which_field_is_wrong():
-    msgspec = pytest.importorskip("msgspec")
     item = msgspec.defstruct("Item", [("name", str)])
     decode = decoder_of(msgspec.defstruct("Order", [("number", int), ("items", list[item])]))
     assert decode(b'{"number": 7, "items": [{"name": "lamp"}]}').items == [item("lamp")]

@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "code"), [("", 0), ("Consumer(7)\n", 1)])
 def test_pyright_checks_a_typed_consumer(tmp_path, line, code):
-    pytest.importorskip("pyright")
     program = tmp_path / "program.py"
     text = (ROOT / "tests/typing/consumer_usage.py").read_text(encoding="utf-8")
     program.write_text(text + line, encoding="utf-8")
