@@ -227,6 +227,23 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_call_and_not_the_process(t
         list(parts)
 
 
+@pytest.mark.parametrize("kind", [reader.PARQUET, reader.ARROW_FILE])
+def test_a_file_of_many_small_pieces_is_opened_once_to_be_read(tmp_path, kind, monkeypatch):
+    """Else each piece would read the footer, which tells of all of them."""
+    table, _ = messages_of(11, 300, roots=50)
+    for name in ("a", "b"):
+        write(table, tmp_path / name, kind, piece_rows=1)
+    opened, really_open = [], reader._open
+
+    def count_and_open(filesystem, path):
+        opened.append(path)
+        return really_open(filesystem, path)
+
+    monkeypatch.setattr(reader, "_open", count_and_open)
+    acker.completions_from_files(tmp_path, threads=1)
+    assert len(opened) == 2 * 2  # once for its footer
+
+
 @pytest.fixture
 def endless(tmp_path):
     """A path whose one file never ends; an event is set when some of it was spilled."""
@@ -234,16 +251,17 @@ def endless(tmp_path):
     write(table, tmp_path / "m")
     spilled = threading.Event()
 
-    def read_unit(unit):
-        while True:
-            yield from reader.read_unit(unit)
+    def read_units(units):
+        units = list(units)
+        while units:
+            yield from reader.read_units(units)
 
     class Watched(spill.PartialStore):
         def add(self, parts):
             super().add(parts)
             spilled.set()
 
-    with limits(_CACHED_ROOTS=10, read_unit=read_unit, PartialStore=Watched):
+    with limits(_CACHED_ROOTS=10, read_units=read_units, PartialStore=Watched):
         yield tmp_path / "m", spilled
 
 

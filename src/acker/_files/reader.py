@@ -11,6 +11,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -22,6 +24,9 @@ from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    # Returns the batches of one unit of a file that is open.
+    _Reader = Callable[["Unit"], Iterable[pa.RecordBatch]]
 
 _BATCH_ROWS: Final = 131_072
 # What is read of a column at once, so that a large row group takes no more memory than a small one.
@@ -195,20 +200,36 @@ def deal(units: list[Unit], tasks: int) -> list[list[Unit]]:
     return list(runs.values()) or [[]]
 
 
-def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
-    """Yield the batches of a unit, each with a function that returns where one of its rows is.
+def read_units(
+    units: Iterable[Unit], event_time: str | None = None
+) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
+    """Yield the batches of units, each with a function that returns where one of its rows is.
+
+    A file is opened, and its footer read, once for all of its units that follow each other.
 
     Raises
     ------
-    ArgumentValueError   the file is damaged, or has changed since it was inspected.
+    ArgumentValueError   a file is damaged, or has changed since it was inspected.
     OSError              it cannot be read now.
     """
     names = [column.name for column in MESSAGE_COLUMNS]
     if event_time is not None and event_time not in names:
         names.append(event_time)
+    for _, of_file in groupby(units, lambda unit: (id(unit.filesystem), unit.path, unit.kind)):
+        unit = next(of_file)
+        with ExitStack() as stack:
+            with _errors_of(unit):
+                source = stack.enter_context(_open(unit.filesystem, unit.path))
+                read = stack.enter_context(_READERS[unit.kind](unit, source, names))
+            for unit in chain([unit], of_file):  # noqa: B020 - the first one, and those that follow
+                with _errors_of(unit):
+                    yield from _located(unit, read(unit))
+
+
+def _located(unit: Unit, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
     first_row = unit.first_row
     unit_name = f", record batch {unit.number}" if unit.kind == ARROW_FILE else ""
-    for batch in _batches_of(unit, names):
+    for batch in batches:
 
         def locate(row: int, first_row: int = first_row) -> str:
             return f"{unit.path}{unit_name}, row {first_row + row}"
@@ -217,10 +238,10 @@ def read_unit(unit: Unit, event_time: str | None = None) -> Iterator[tuple[pa.Re
         first_row += batch.num_rows
 
 
-def _batches_of(unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _errors_of(unit: Unit) -> Iterator[None]:
     try:
-        with _open(unit.filesystem, unit.path) as source:
-            yield from _BATCHES[unit.kind](unit, source, names)
+        yield
     except (pa.ArrowException, KeyError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             error.add_note(f"acker: while it read {unit.path}")
@@ -231,36 +252,47 @@ def _batches_of(unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _parquet_batches(unit: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _parquet_reader(unit: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
     # Threads would take the cores of other tasks. Only remote reads gain from pre-buffering.
     is_local = isinstance(unit.filesystem, fs.LocalFileSystem)
     with pq.ParquetFile(source, pre_buffer=not is_local, buffer_size=_READ_BYTES if is_local else 0) as file:
-        _check_pieces(unit, file.num_row_groups)
-        _check_rows(unit, file.metadata.row_group(unit.number).num_rows)
-        yield from file.iter_batches(_BATCH_ROWS, row_groups=[unit.number], columns=names, use_threads=False)
+
+        def read(unit: Unit) -> Iterable[pa.RecordBatch]:
+            _check_pieces(unit, file.num_row_groups)
+            _check_rows(unit, file.metadata.row_group(unit.number).num_rows)
+            return file.iter_batches(_BATCH_ROWS, row_groups=[unit.number], columns=names, use_threads=False)
+
+        yield read
 
 
-def _arrow_file_batches(unit: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _arrow_file_reader(_: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
     with pa.ipc.open_file(source) as file:
         options = _ipc_options(file.schema, names)
     with pa.ipc.open_file(source, options=options) as file:
-        _check_pieces(unit, file.num_record_batches)
-        yield file.get_batch(unit.number)
+
+        def read(unit: Unit) -> Iterable[pa.RecordBatch]:
+            _check_pieces(unit, file.num_record_batches)
+            return [file.get_batch(unit.number)]
+
+        yield read
 
 
-def _arrow_stream_batches(_: Unit, source: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _arrow_stream_reader(_: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
     with pa.ipc.open_stream(source) as stream:
         options = _ipc_options(stream.schema, names)
     source.seek(0)
     with pa.ipc.open_stream(source, options=options) as stream:
-        yield from stream
+        yield lambda _: stream
 
 
 _PIECES: Final = {PARQUET: "row group", ARROW_FILE: "record batch"}
-_BATCHES: Final = {
-    PARQUET: _parquet_batches,
-    ARROW_FILE: _arrow_file_batches,
-    ARROW_STREAM: _arrow_stream_batches,
+_READERS: Final = {
+    PARQUET: _parquet_reader,
+    ARROW_FILE: _arrow_file_reader,
+    ARROW_STREAM: _arrow_stream_reader,
 }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from acker._engine.combiner import SHARDS_MAX, Combiner, in_shard
 from acker._engine.protocol import divide_up
 from acker._files.columns import columns_of
-from acker._files.reader import deal, read_unit
+from acker._files.reader import deal, read_units
 from acker._files.spill import PartialStore
 from acker.errors import ForkedError
 
@@ -90,7 +90,7 @@ def settle_units(units: list[Unit], resources: Resources, *, include_pending: bo
     Raises
     ------
     ArgumentValueError, ColumnValueError, OSError
-        See `read_unit` and `columns_of`; a temporary file that cannot be written.
+        See `read_units` and `columns_of`; a temporary file that cannot be written.
     AckerMemoryError
         No memory for a table.
     """
@@ -156,16 +156,15 @@ class _Settlement:
         """Combine the units of a thread; None where there were none, or another thread has failed."""
         combiner = None
         try:
-            for unit in units:
-                for batch, locate in read_unit(unit):
-                    if self._stopped.is_set():
-                        return None
-                    if combiner is not None and len(combiner) > min(_CACHED_ROOTS, self._roots_max):
-                        self._keep(combiner)
-                        combiner = None
-                    if combiner is None:
-                        combiner = Combiner()
-                    combiner.add_unchecked(columns_of(batch, locate))
+            for batch, locate in read_units(units):
+                if self._stopped.is_set():
+                    return None
+                if combiner is not None and len(combiner) > min(_CACHED_ROOTS, self._roots_max):
+                    self._keep(combiner)
+                    combiner = None
+                if combiner is None:
+                    combiner = Combiner()
+                combiner.add_unchecked(columns_of(batch, locate))
         except BaseException:
             self.stop()
             raise

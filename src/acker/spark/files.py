@@ -15,7 +15,7 @@ from acker._engine.combiner import SHARDS_MAX, Cohorts, Combiner
 from acker._engine.protocol import divide_up
 from acker._files.columns import columns_of, event_times_of, latest_of
 from acker._files.paths import list_files
-from acker._files.reader import Unit, deal, inspect_files, read_unit
+from acker._files.reader import Unit, deal, inspect_files, read_units
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
 from acker.spark.versioned_pickle import pack_function
 
@@ -88,13 +88,12 @@ def gather_units(
     """
     combiner = Combiner(resets=resets, cohorts=cohorts)
     latest_ms: int | None = None
-    for unit in units:
-        for batch, locate in read_unit(unit, event_time):
-            event_ms = None
-            if event_time is not None:
-                event_ms = event_times_of(batch.column(event_time), event_time, locate)
-                latest_ms = latest_of(latest_ms, event_ms)
-            combiner.add_unchecked(columns_of(batch, locate), event_ms)
+    for batch, locate in read_units(units, event_time):
+        event_ms = None
+        if event_time is not None:
+            event_ms = event_times_of(batch.column(event_time), event_time, locate)
+            latest_ms = latest_of(latest_ms, event_ms)
+        combiner.add_unchecked(columns_of(batch, locate), event_ms)
         if len(combiner) > _TASK_ROOTS_MAX:
             yield combiner, latest_ms
             combiner = Combiner(resets=resets, cohorts=cohorts)
