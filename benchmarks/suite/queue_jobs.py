@@ -27,10 +27,10 @@ class CeleryJobs:
     def __init__(self, url: str, side: str) -> None:
         from celery import Celery
 
-        has_results = side == CHORD
-        self.app: Any = Celery("jobs", broker=url, backend=url if has_results else None, set_as_current=False)
+        self._has_results = side == CHORD
+        self.app: Any = Celery("jobs", broker=url, backend=url if self._has_results else None, set_as_current=False)
         self.app.conf.update(
-            broker_connection_retry_on_startup=True, task_acks_late=True, task_ignore_result=not has_results
+            broker_connection_retry_on_startup=True, task_acks_late=True, task_ignore_result=not self._has_results
         )
         self.replies = RedisReplies(url) if side == TOKENS else None
         if self.replies is not None:
@@ -44,6 +44,11 @@ class CeleryJobs:
         """Disconnect."""
         if self.replies is not None:
             self.replies.close()
+        if self._has_results:  # whose connections an app does not close
+            consumer = self.app.backend.result_consumer
+            consumer.stop()
+            consumer.subscribed_to.clear()  # else a result that is collected later would connect again
+            self.app.backend.client.close()
         self.app.close()
 
 
