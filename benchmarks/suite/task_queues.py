@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from acker.remote import tree
-from acker.testing.remote.harness import processes_of_session
+from acker.testing.remote.harness import kill_session, processes_of_session
 from benchmarks.suite.connectors import server
 from benchmarks.suite.measure import Alternation, Case, Goal, Ratio, Result, Scale, expect, per
 from benchmarks.suite.queue_jobs import CHORD, PLAIN, QUEUES, TOKENS
@@ -115,10 +114,7 @@ class Side:
 
     def close(self) -> None:
         """Kill the worker, and disconnect."""
-        for process in processes_of_session(self._worker.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        self._worker.wait()
+        kill_session(self._worker)
         self.jobs.close()
         self._client.flushdb()
         self._client.close()

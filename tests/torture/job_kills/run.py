@@ -7,7 +7,6 @@ import enum
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from acker.connectors import Outgoing, Publisher
-from acker.testing.remote.harness import processes_of_session
+from acker.testing.remote.harness import kill_session
 from tests.servers import Server
 from tests.torture.job_kills.truth import Truth
 
@@ -223,11 +222,7 @@ class Run:
             self._prepare()
             return
         process = self._processes.pop(kind)
-        while found := processes_of_session(process.pid):
-            for each in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
-            process.wait()
+        kill_session(process)
         if kind is Kill.WORKER and self.plan.broker == "redis":
             self._give_back()
         self._start(kind)
@@ -285,10 +280,7 @@ class Run:
             yield
         finally:
             for process in self._processes.values():
-                for each in processes_of_session(process.pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(each, signal.SIGKILL)
-                process.wait()
+                kill_session(process)
 
     # ---- what was done -----------------------------------------------------------------------------------------------
 

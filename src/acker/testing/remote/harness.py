@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, Never
+from typing import Any, ClassVar, Never
 
 from acker.remote import Replies
 from acker.testing.connectors.harness import NotApplicable
@@ -147,12 +147,7 @@ class QueueHarness(abc.ABC):
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        # Not its process group, as workers give their children groups of their own.
-        while found := processes_of_session(worker.pid):
-            for process in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            worker.wait()
+        kill_session(worker)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition.
@@ -171,6 +166,20 @@ class QueueHarness(abc.ABC):
         """End the worker, and close what this process has. The scenarios do not call it."""
         self.kill_worker()
         self.replies.close()
+
+
+def kill_session(leader: subprocess.Popen[Any]) -> None:
+    """End a process that began a session, and all others of it, by SIGKILL.
+
+    Not its process group, as workers give their children groups of their own. The leader ends first: else it might hear
+    of the end of another one, and report it.
+    """
+    while found := processes_of_session(leader.pid):
+        for process in sorted(found, key=lambda each: each != leader.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        leader.wait()
+    leader.wait()  # if it had ended before
 
 
 def processes_of_session(leader: int) -> list[int]:

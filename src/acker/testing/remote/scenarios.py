@@ -246,9 +246,11 @@ def a_job_whose_worker_is_killed_runs_again_or_fails_the_tree(run: _ScenarioRun)
     jobs = run.begin(run.plan("job", [run.plan("child of run {run}")], waits=True))
     run.until("begun", "job")
     run.harness.kill_worker()
-    assert jobs.alive
-    run.notes.open("job")
-    run.harness.start_worker()
+    try:
+        assert jobs.alive
+        run.notes.open("job")
+    finally:
+        run.harness.start_worker()
     if run.harness.after_worker_kill == "repeats":
         run.wait(jobs)
         assert run.has("done", "job") and run.has("done", "child of run 2")
