@@ -216,12 +216,12 @@ def read_units(
     if event_time is not None and event_time not in names:
         names.append(event_time)
     for _, of_file in groupby(units, lambda unit: (id(unit.filesystem), unit.path, unit.kind)):
-        unit = next(of_file)
+        first = next(of_file)
         with ExitStack() as stack:
-            with _errors_of(unit):
-                source = stack.enter_context(_open(unit.filesystem, unit.path))
-                read = stack.enter_context(_READERS[unit.kind](unit, source, names))
-            for unit in chain([unit], of_file):  # noqa: B020 - the first one, and those that follow
+            with _errors_of(first):
+                source = stack.enter_context(_open(first.filesystem, first.path))
+                read = stack.enter_context(_READERS[first.kind](first, source, names))
+            for unit in chain([first], of_file):
                 with _errors_of(unit):
                     yield from _located(unit, read(unit))
 
