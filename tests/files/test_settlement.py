@@ -23,6 +23,7 @@ from acker import MESSAGE_SCHEMA, Kind, Outcome
 from acker._engine.protocol import INT64_MAX, INT64_MIN
 from acker._files import reader, settlement, spill
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
+from tests.message_files import write
 from tests.oracles import settle_as_sets
 
 FORMATS = (reader.PARQUET, reader.ARROW_FILE, reader.ARROW_STREAM)
@@ -41,14 +42,6 @@ def messages_of(seed, rows, roots=60):
     is_other = columns[0] != Kind.TRACK
     arrays = [pa.array(column, mask=is_other if number > 2 else None) for number, column in enumerate(columns)]
     return pa.table(arrays, schema=MESSAGE_SCHEMA), columns
-
-
-def write(table, path, kind=reader.PARQUET, piece_rows=50):
-    if kind == reader.PARQUET:
-        pq.write_table(table, path, row_group_size=piece_rows)
-        return
-    with (pa.ipc.new_file if kind == reader.ARROW_FILE else pa.ipc.new_stream)(str(path), table.schema) as writer:
-        writer.write_table(table, max_chunksize=piece_rows)
 
 
 def rows_of(*parts):

@@ -3,11 +3,11 @@
 import errno
 import io
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from acker import MESSAGE_SCHEMA
@@ -18,6 +18,7 @@ from acker._files.reader import Unit, deal, inspect_file
 from acker.errors import ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import decode_block
 from acker.spark.files import combine_units
+from tests import message_files
 from tests.oracles import settle_as_sets
 
 
@@ -34,12 +35,7 @@ def table_of(rows=10, **types):
     return pa.table([pa.array(columns[field.name]).cast(field.type) for field in fields], schema=pa.schema(fields))
 
 
-def write(table, path, kind=files.PARQUET, piece_rows=4):
-    if kind == files.PARQUET:
-        pq.write_table(table, path, row_group_size=piece_rows)
-        return
-    with (pa.ipc.new_file if kind == files.ARROW_FILE else pa.ipc.new_stream)(str(path), table.schema) as writer:
-        writer.write_table(table, max_chunksize=piece_rows)
+write = partial(message_files.write, piece_rows=4)
 
 
 def units_of(path):
@@ -156,7 +152,7 @@ def test_units_are_dealt_in_order_and_evenly():
 def test_a_task_combines_its_units(tmp_path, kind):
     table = table_of(1000).append_column("more", pa.array(["x"] * 1000))
     order = ["more", "message_id", "kind", "value", "root_id", "task_id"]
-    write(table.select(order), tmp_path / "m", kind, 300)
+    write(table.select(order), tmp_path / "m", kind, piece_rows=300)
     combiner = Combiner()
     messages = 0
     for batch in combine_units(units_of(tmp_path), 5):
