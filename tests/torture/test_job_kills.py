@@ -1,6 +1,7 @@
 """Kills under trees of Celery's tasks, and what their account would notice."""
 
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -91,17 +92,7 @@ def test_an_early_ack_and_a_lost_message_are_noticed(notes, tmp_path):
 
 
 def test_a_broken_promise_ends_the_program_with_the_seed(monkeypatch, capsys):
-    class NoServer:
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-    monkeypatch.setattr(__main__, "Server", NoServer)
+    monkeypatch.setattr(__main__, "Server", lambda *_: nullcontext())
     found = Counter(dict.fromkeys(Kill, 10))
     monkeypatch.setattr(__main__, "survive", lambda plan, *_, say: (Account(250, 300, 2000), found))
     assert __main__.main(["--broker", "redis", "--kills", "20"]) == 0

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -111,17 +112,7 @@ def test_a_broker_that_never_answers_ends_the_run(tmp_path):
 
 
 def test_a_broken_promise_ends_the_program_with_the_seed(monkeypatch, capsys):
-    class NoServer:
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-    monkeypatch.setattr(__main__, "Server", NoServer)
+    monkeypatch.setattr(__main__, "Server", lambda *_: nullcontext())
     found = Counter({Outage.KILL: 3})
     monkeypatch.setattr(__main__, "survive", lambda plan, server, folder: (Account(600, 610, 601), found))
     assert __main__.main(["--broker", "redis", "--outages", "6"]) == 0
