@@ -30,7 +30,7 @@ def drop(table, path, kind=reader.PARQUET, piece_rows=100):
     """Write a file beside its place and move it in, as whoever feeds a stream has to."""
     path.parent.mkdir(exist_ok=True)
     hidden = path.with_name(f".{path.name}")
-    write(table, hidden, kind, piece_rows)
+    write(table, hidden, kind, piece_rows=piece_rows)
     hidden.rename(path)
 
 
