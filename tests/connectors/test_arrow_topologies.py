@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import ClassVar
 
 import pyarrow as pa
@@ -263,3 +264,28 @@ def test_a_real_queue_is_read_in_batches(redis):
 )
 def test_other_queues_are_read_in_batches_too(server, harness, request):
     copy_a_queue(harness(request.getfixturevalue(server)))
+
+
+@pytest.mark.slow
+def test_batches_go_from_one_queue_of_rabbitmq_to_another(rabbitmq):
+    import pika
+
+    from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
+
+    before, behind = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("numbers", "squares"))
+    topology = topology_of(
+        lambda: RabbitMQ(rabbitmq.url, before), lambda: RabbitMQPublisher(rabbitmq.url, routing_key=behind), open_max=40
+    )
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
+        channel = connection.channel()
+        for name in (before, behind):
+            channel.queue_declare(name, durable=True)
+        for number in range(100):
+            channel.basic_publish("", before, b"%d" % number)
+        with LocalRuntime(topology, PENDING) as runtime:
+            runtime.run_until(100)
+        taken = list(iter(lambda: channel.basic_get(behind, auto_ack=True)[2], None))
+        left = channel.queue_declare(before, passive=True).method.message_count
+        for name in (before, behind):
+            channel.queue_delete(name)
+    assert sorted(map(int, taken)) == [number**2 for number in range(100)] and left == 0

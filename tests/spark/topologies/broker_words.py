@@ -2,10 +2,10 @@
 
     python -m tests.spark.topologies.broker_words '{"broker": "redis", "url": ..., "name": ..., ...}'
 
-The settings, as JSON: `broker`, `url` and `name` of the queue, stream or topic; `spout`, "SourceSpout" or
-"JournaledSourceSpout"; `folder` for checkpoint, dead letters and markers; `jars` for Spark; `words` and `letters`: it
-stops when the state has so many words and there are so many dead letters; `kill`: "planned", "acked" or "committed";
-`batch`: run a batch job.
+The settings, as JSON: `broker`, `url` and `name` of the queue, stream or topic; `spout`, "SourceSpout",
+"JournaledSourceSpout", or "ArrowSourceSpout", whose words bolts count and publish in columns; `folder` for checkpoint,
+dead letters and markers; `jars` for Spark; `words` and `letters`: it stops when the state has so many words and there
+are so many dead letters; `kill`: "planned", "acked" or "committed"; `batch`: run a batch job.
 """
 
 import json
@@ -16,17 +16,25 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from acker.connectors import DeadLetterFile, JournaledSourceSpout, Outgoing, SourceSpout
-from acker.connectors.rabbitmq import RabbitMQ
-from acker.connectors.redis_streams import RedisStreams
+from acker.connectors import (
+    ArrowPublishBolt,
+    ArrowSourceSpout,
+    DeadLetterFile,
+    JournaledSourceSpout,
+    Outgoing,
+    SourceSpout,
+)
+from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
+from acker.connectors.redis_streams import RedisStreams, RedisStreamsPublisher
 from acker.spark import KafkaSpout, run
 from acker.spark.topologies.micro_batches import MicroBatches
-from acker.topology import Grouping, StatefulBolt, Topology
+from acker.topology import ArrowBolt, Grouping, StatefulBolt, Topology
 from tests.torture.topology_kills.account import counts_in
 
-SPOUTS = {"SourceSpout": SourceSpout, "JournaledSourceSpout": JournaledSourceSpout}
+SPOUTS = {each.__name__: each for each in (SourceSpout, JournaledSourceSpout, ArrowSourceSpout)}
 ATTEMPTS_MAX = 3
 
 
@@ -39,7 +47,9 @@ class Count(StatefulBolt):
         self.markers = Path(conf["user.markers"])
 
     def process(self, tup):
-        word = bytes(tup.value).decode()
+        self.count(bytes(tup.value).decode())
+
+    def count(self, word):
         self.state[word] = self.state.get(word, 0) + 1
         if word.startswith("bad"):
             raise LookupError("no lamp")
@@ -49,6 +59,23 @@ class Count(StatefulBolt):
             except FileExistsError:
                 return
             raise LookupError("not yet")
+
+
+class CountRows(ArrowBolt, Count):
+    """Counts the words of batches, and passes on those that it does not refuse."""
+
+    outputs = {"value": pa.binary()}
+
+    def process_rows(self, batch):
+        refused = {}
+        for row, word in enumerate(batch["value"].to_pylist()):
+            try:
+                self.count(word.decode())
+            except LookupError as error:
+                refused[row] = error
+        self.fail_rows(list(refused), list(refused.values()))
+        good = [row for row in range(batch.num_rows) if row not in refused]
+        self.emit_batch({"value": batch["value"].take(good)}, parents=good)
 
 
 class KafkaWords(KafkaSpout):
@@ -85,6 +112,31 @@ def spout_of(settings, letters):
     )
 
 
+def publisher_of(settings):
+    """Return what makes a publisher to a second queue of the broker."""
+    url, name = settings["url"], settings["name"] + "-counted"
+    if settings["broker"] == "redis":
+        return lambda: RedisStreamsPublisher(url, stream=name)
+    return lambda: RabbitMQPublisher(url, routing_key=name, declare={"durable": True})
+
+
+def topology_of(settings, letters, markers):
+    """Return the topology, in rows or in columns."""
+    spout = spout_of(settings, letters)
+    config = {"user.markers": markers}
+
+    class Words(Topology):
+        words = spout
+        count = Count.spec(inputs={words: Grouping.fields("value")}, par=2, config=config)
+
+    class WordsInColumns(Topology):
+        words = spout
+        count = CountRows.spec(inputs={words: Grouping.fields("value")}, par=2, config=config)
+        publish = ArrowPublishBolt.spec(inputs=[count], publisher=publisher_of(settings))
+
+    return WordsInColumns if settings.get("spout") == "ArrowSourceSpout" else Words
+
+
 def kill_at(moment):
     """Let this process kill itself in its first micro-batch with tuples."""
 
@@ -118,11 +170,7 @@ def main(settings):
     folder = Path(settings["folder"])
     checkpoint, letters, markers = folder / "checkpoint", folder / "letters", folder / "markers"
     markers.mkdir(exist_ok=True)
-
-    class Words(Topology):
-        words = spout_of(settings, str(letters))
-        count = Count.spec(inputs={words: Grouping.fields("value")}, par=2, config={"user.markers": str(markers)})
-
+    topology = topology_of(settings, str(letters), str(markers))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     for name in ("spark.sql.shuffle.partitions", "spark.default.parallelism"):
         builder = builder.config(name, "2")
@@ -130,10 +178,10 @@ def main(settings):
     if settings.get("kill"):
         kill_at(settings["kill"])
     if settings.get("batch"):
-        report = run(Words, spark=spark)
+        report = run(topology, spark=spark)
     else:
         threading.Thread(target=stop_when_done, args=(settings, checkpoint, letters), daemon=True).start()
-        report = run(Words, spark=spark, checkpoint=str(checkpoint), trigger="0 seconds")
+        report = run(topology, spark=spark, checkpoint=str(checkpoint), trigger="0 seconds")
     (folder / "report").write_text(json.dumps({"acked": report.stats.totals.acked}))
     spark.stop()
 

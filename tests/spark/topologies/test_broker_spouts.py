@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from acker import CheckpointError, TopologyError
-from acker.connectors import JournaledSourceSpout, SourceSpout
+from acker.connectors import ArrowSourceSpout, JournaledSourceSpout, SourceSpout
 from acker.local import LocalRuntime
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.run import run
@@ -82,7 +82,10 @@ def run_until(topology, spark, checkpoint, until):
     return run(topology, spark=spark, checkpoint=checkpoint, until=until, trigger="0 seconds")
 
 
-@pytest.mark.parametrize("spout", [SourceSpout, JournaledSourceSpout])
+IN_COLUMNS = pytest.param(ArrowSourceSpout, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("spout", [SourceSpout, JournaledSourceSpout, IN_COLUMNS])
 def test_failures_are_tried_again_and_then_given_up(spark, checkpoint, spout):
     broker = MemoryBroker()
     letters = Letters(broker)
@@ -126,10 +129,11 @@ def test_the_live_page_replays_a_dead_letter_of_the_journal(spark, checkpoint, m
 
 
 @pytest.mark.parametrize(("where", "twice"), [("planned", False), ("committed", True)])
-def test_a_source_spout_leaves_a_crash_to_the_broker(spark, checkpoint, monkeypatch, where, twice):
+@pytest.mark.parametrize("spout", [SourceSpout, IN_COLUMNS])
+def test_a_source_spout_leaves_a_crash_to_the_broker(spark, checkpoint, monkeypatch, spout, where, twice):
     broker = MemoryBroker()
     broker.publish(WORDS)
-    topology = topology_of(broker, SourceSpout)
+    topology = topology_of(broker, spout)
     with monkeypatch.context() as patch:
         crash(patch, where)
         with pytest.raises(CrashError):

@@ -1,13 +1,15 @@
-"""`PublishBolt` on Spark: its tuples are acked when their messages are confirmed, within the micro-batch."""
+"""`PublishBolt` and `ArrowPublishBolt` on Spark: tuples are acked when their messages are confirmed, within the
+micro-batch.
+"""
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
-from acker.connectors import DeadLetterFile, PublishBolt
+from acker.connectors import ArrowPublishBolt, ArrowSourceSpout, DeadLetterFile, PublishBolt
 from acker.spark import run
+from acker.testing.connectors import MemoryBroker, MemorySource
 from acker.topology import ReliableSpout, Topology
 
 pytestmark = pytest.mark.spark
@@ -40,14 +42,22 @@ class SlowFile(DeadLetterFile):
 
 
 def test_each_tuple_is_acked_when_it_is_confirmed(spark, tmp_path):
-    path = str(tmp_path / "published")
+    broker = MemoryBroker()
+    broker.publish(b"%d" % number for number in range(MESSAGES))
+    rows, columns = tmp_path / "rows", tmp_path / "columns"
 
     class Numbered(Topology):
         numbers = Numbers.spec()
-        publish = PublishBolt.spec(inputs=[numbers], publisher=lambda: SlowFile(path))
+        publish = PublishBolt.spec(inputs=[numbers], publisher=lambda: SlowFile(str(rows)))
+        bodies = ArrowSourceSpout.spec(source=lambda: MemorySource(broker))
+        publish_rows = ArrowPublishBolt.spec(inputs=[bodies], publisher=lambda: SlowFile(str(columns)))
 
-    report = run(Numbered, spark=spark, until="drained")
-    assert report.stats.totals.acked == MESSAGES
-    assert report.stats.components()["numbers"].failed == 0
-    published = [int(json.loads(line)["value"]) for line in Path(path).read_text().splitlines()]
-    assert sorted(published) == list(range(MESSAGES))
+    report = run(Numbered, spark=spark, until=str(2 * MESSAGES))
+    stats = report.stats.components()
+    for spout, bolt in (("numbers", "publish"), ("bodies", "publish_rows")):
+        assert (stats[spout].acked, stats[spout].failed, stats[bolt].acked) == (MESSAGES, 0, MESSAGES)
+    for path in (rows, columns):
+        published = [int(json.loads(line)["value"]) for line in path.read_text().splitlines()]
+        assert sorted(published) == list(range(MESSAGES))
+    assert sorted(map(int, broker.acked)) == list(range(MESSAGES)) and broker.violations == []
+    assert stats["publish_rows"].user["batches"] < MESSAGES
