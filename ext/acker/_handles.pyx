@@ -11,9 +11,11 @@ the GIL protects it, and on free-threaded builds a critical section, which costs
 """
 
 import os
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 cimport cython
 from cpython.contextvars cimport PyContextVar_Get, PyContextVar_Set
@@ -30,10 +32,16 @@ cdef extern from *:
     }
     static inline PyObject* acker_running_frame(void) { return (PyObject*)PyEval_GetFrame(); }
     static inline int acker_instruction_of(PyObject* frame) { return PyFrame_GetLasti((PyFrameObject*)frame); }
+    /* Whether this is a function whose call runs it, and makes no coroutine and no generator. */
+    static inline int acker_is_plain(PyObject* work) {
+        return PyFunction_Check(work) && !(((PyCodeObject*)PyFunction_GET_CODE(work))->co_flags
+            & (CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR));
+    }
     """
     object code_of "acker_code_of"(object frame)
     PyObject* running_frame "acker_running_frame"()
     int instruction_of "acker_instruction_of"(object frame)
+    bint is_plain_function "acker_is_plain"(object work)
     unsigned long PyThread_get_thread_ident()
 
 cdef extern from *:
@@ -75,6 +83,18 @@ cdef int HAS_LAST_WORK = 8
 # The tree that the running code works for, as `acker.connectors.calls` tells.
 message_variable = ContextVar("acker message", default=None)
 cdef object VARIABLE = message_variable
+
+# The handle that the running coroutine ends.
+handle_variable = ContextVar("acker handle", default=None)
+cdef object HANDLE_VARIABLE = handle_variable
+
+# What each thread of a pool does now, by its number: the tree, the pool, and since when. A thread writes its own entry
+# only.
+working = {}
+cdef dict WORKING = working
+
+# What a call returns that has not begun its work.
+cdef tuple UNRUN = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 @cython.final
@@ -383,12 +403,15 @@ cdef class TreeOwner:
     trace : bool
     jobs : Jobs or None
         What knows jobs in other processes.
+    steps : Steps or None
+        What is told how long calls took.
     """
 
     cdef public int64_t process
     cdef readonly Inbox inbox
     cdef readonly bint trace
     cdef public object jobs
+    cdef public object steps
     cdef object ids
     cdef vector[int64_t] drawn
 
@@ -611,6 +634,62 @@ cdef class HandleBase:
             return self.new_child(tuple_id, code, 0)
         return self.new_child(tuple_id, code_of(frame), instruction_of(frame))
 
+    def submit(self, executor, work, /, *args, **kwargs):
+        """Let an executor do a part of the work: a child that ends with the call.
+
+        The child is acked when the call returns, and fails the message when it raises or is cancelled. A pool of
+        threads skips the call if the message is over by then. On a message outside a ``with`` block, the call is the
+        message's own part, and not a child; so there may be one such call.
+
+        Parameters
+        ----------
+        executor : concurrent.futures.Executor
+            A pool of processes is possible too: handles stay in this process. When the pool breaks, since one of its
+            processes was killed, no message fails: open ones go back to the broker, and the loop over messages raises
+            `concurrent.futures.BrokenExecutor`.
+        work : callable
+        *args, **kwargs
+            Its arguments.
+
+        Returns
+        -------
+        Future
+
+        Raises
+        ------
+        ArgumentTypeError
+            A call of `work` would not run it: it is a coroutine function or has a ``yield``.
+        TupleStateError
+            This handle has ended; or it is the second call outside a block, and the message fails.
+        """
+        cdef HandleBase part
+        cdef PartCall call
+        if not is_plain_function(work):
+            self._refuse_unrun(work)
+        part = self.part_of_caller()
+        try:
+            if isinstance(executor, ThreadPoolExecutor):
+                call = new_call(part, executor, work, args, kwargs)
+                future = executor.submit(call)
+                end = call.end
+            else:
+                future = executor.submit(work, *args, **kwargs)
+                end = part._end_as
+        except BaseException as error:
+            part._end_by(error, is_logged=False)  # whoever called this gets it
+            raise
+        future.add_done_callback(end)
+        return future
+
+    cdef HandleBase part_of_caller(self):
+        """Return the handle that a call has to end."""
+        cdef PyObject* frame = running_frame()
+        if frame is NULL:
+            raise RuntimeError("no Python code calls this")
+        if self._is_entered and value_of(HANDLE_VARIABLE) is None:
+            return self.child_in(<object>frame)
+        return self._part(<object>frame)
+
     cdef HandleBase new_child(self, int64_t tuple_id, code, int instruction):
         made = <HandleBase?>blank(self._child_type, HandleBase, NO_ARGUMENTS)
         made._tree = self._tree
@@ -666,9 +745,9 @@ cdef class HandleBase:
         if self.handed_over_by:
             self._refuse_if_handed_over()
         self._is_entered = True
-        self.outside = tree_of_context()
+        self.outside = value_of(VARIABLE)
         if self.outside is not tree:  # which it is for a child within the block of its message
-            set_tree_of_context(tree)
+            PyContextVar_Set(VARIABLE, tree)
         if tree.owner.jobs is not None:
             self._before = tree.owner.jobs.enter(self, tree)
         return self
@@ -685,7 +764,7 @@ cdef class HandleBase:
         """Let the code that follows work for what it worked for before the block."""
         outside, self.outside = self.outside, None
         if outside is not self._tree:
-            set_tree_of_context(outside)
+            PyContextVar_Set(VARIABLE, outside)
         if self._tree.owner.jobs is not None:
             before, self._before = self._before, None
             self._tree.owner.jobs.leave(before)
@@ -698,6 +777,82 @@ cdef class HandleBase:
         self._is_ended = True
         if self._tree.attempt.is_open():
             self._lose()
+
+
+@cython.final
+@cython.freelist(256)
+cdef class PartCall:
+    """A call in a pool of threads that ends a part: the pool calls this, and then its future calls `end`."""
+
+    cdef HandleBase part
+    cdef object pool
+    cdef object work
+    cdef tuple args
+    cdef dict kwargs
+    cdef bint is_done
+
+    def __call__(self):
+        """Do the work, unless nobody waits for it any more."""
+        pool, work, args, kwargs = self.pool, self.work, self.args, self.kwargs
+        self.forget_work()
+        result = unless_over(self.part._tree, pool, work, args, kwargs)
+        self.is_done = result is None or not isinstance(result, UNRUN)
+        return result
+
+    def end(self, future):
+        """End the part as the call has ended, or as it was cancelled."""
+        self.forget_work()
+        if self.is_done:
+            self.part._end_done()
+        else:
+            self.part._end_as(future)
+
+    cdef int forget_work(self) except -1:
+        # Its arguments may be large, and the future, which calls `end`, may be kept for longer than the call.
+        self.pool = self.work = self.args = self.kwargs = None
+        return 0
+
+
+cdef PartCall new_call(HandleBase part, pool, work, tuple args, dict kwargs):
+    cdef PartCall call = PartCall.__new__(PartCall)
+    jobs = part._tree.owner.jobs
+    call.part, call.pool, call.args, call.kwargs = part, pool, args, kwargs
+    call.work = work if jobs is None else jobs.bound(part, part._tree, work)
+    return call
+
+
+cpdef object unless_over(TreeBase tree, pool, work, tuple args, dict kwargs):
+    """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue.
+
+    Parameters
+    ----------
+    tree : TreeBase
+        For which the code works meanwhile.
+    pool : object
+        Of this thread.
+    work : callable
+    args : tuple
+    kwargs : dict
+    """
+    if not tree.attempt.is_open():
+        raise CancelledError(f"{tree.attempt.delivery.key}: the message is over")
+    cdef object me = PyThread_get_thread_ident()
+    since_ns = monotonic_ns()
+    before, outside = WORKING.get(me), value_of(VARIABLE)
+    WORKING[me] = (tree, pool, since_ns)
+    PyContextVar_Set(VARIABLE, tree)
+    try:
+        if tree.span is not None:
+            return tree.owner.spans.call(tree.span, work, args, kwargs)
+        return work(*args, **kwargs)
+    finally:
+        PyContextVar_Set(VARIABLE, outside)
+        if before is None:
+            del WORKING[me]
+        else:
+            WORKING[me] = before
+        if tree.owner.steps is not None:
+            tree.owner.steps.note(work, monotonic_ns() - since_ns)
 
 
 @cython.final
@@ -800,19 +955,15 @@ cdef class MessageLoop:
         self.close()
 
 
-cdef object tree_of_context():
+cdef object value_of(variable):
+    """Return the value of a context variable, which has a default."""
     cdef PyObject* found = NULL
-    PyContextVar_Get(VARIABLE, NULL, &found)
+    PyContextVar_Get(variable, NULL, &found)
     if found is NULL:
         return None
-    tree = <object>found
-    Py_DECREF(tree)
-    return tree
-
-
-cdef int set_tree_of_context(tree) except -1:
-    PyContextVar_Set(VARIABLE, tree)
-    return 0
+    value = <object>found
+    Py_DECREF(value)
+    return value
 
 
 def settled(dict attempts not None, const int64_t[::1] message_ids not None, const int8_t[::1] outcomes not None):

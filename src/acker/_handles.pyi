@@ -1,9 +1,10 @@
 # The compiled module as type checkers see it; ext/acker/_handles.pyx is its source.
 
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from types import CodeType, FrameType, TracebackType
-from typing import Any, ClassVar, Generic, Never, Self, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Generic, Never, ParamSpec, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,12 @@ from acker.remote.jobs import Job
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 _MadeIn: TypeAlias = tuple[CodeType, int] | str
 _Message = TypeVar("_Message", bound=HandleBase)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 message_variable: ContextVar[Any]
+handle_variable: ContextVar[Any]
+working: dict[int, tuple[Any, object, int]]
 this_process: ThisProcess
 
 @final
@@ -108,6 +113,7 @@ class Inbox:
 class TreeOwner:
     process: int
     jobs: Any
+    steps: Any
     def __init__(self, ids: IdGenerator, mark: WakeMark, trace: bool = False) -> None: ...
     def begin_message(
         self, attempt: Attempt, made_in: _MadeIn, tree_type: type[TreeBase], message_type: type[_Message]
@@ -160,6 +166,9 @@ class HandleBase:
     def _made_in(self) -> _MadeIn: ...
     def child(self) -> Child: ...
     def _child(self, frame: FrameType) -> Child: ...
+    def submit(
+        self, executor: Executor, work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Future[_T]: ...
     def _hand_over(self) -> tuple[bool, bool]: ...
     def _add_last_work(self, work: Callable[[], object]) -> bool: ...
     def _end_done(self) -> bool: ...
@@ -170,6 +179,11 @@ class HandleBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool: ...
     def __del__(self) -> None: ...
+
+@final
+class PartCall:
+    def __call__(self) -> object: ...
+    def end(self, future: Future[Any]) -> None: ...
 
 @final
 class MessageLoop(Generic[_Message]):
@@ -189,6 +203,9 @@ class MessageLoop(Generic[_Message]):
     def close(self) -> None: ...
     def __del__(self) -> None: ...
 
+def unless_over(
+    tree: Any, pool: object, work: Callable[..., _T], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _T: ...
 def settled(
     attempts: dict[int, Attempt], message_ids: _Int64s, outcomes: npt.NDArray[np.int8]
 ) -> tuple[list[Attempt], list[tuple[Attempt, Any, int]]]: ...

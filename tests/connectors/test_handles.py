@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import threading
+import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 
@@ -22,6 +23,7 @@ from acker.connectors import Delivery
 from acker.connectors.attempts import Attempt
 from acker.connectors.handles import Child, Message, MessageTree, Owner
 from acker.connectors.options import FinalErrors
+from acker.observe.calls import line_of_error
 
 LOGGER = logging.getLogger("acker.connectors")
 ATTEMPT = Attempt(7, Delivery("jobs#7", b"a", {}, 1, None, None), 1, 1, 0, state="open")
@@ -557,7 +559,33 @@ def test_a_pool_skips_calls_for_a_message_that_is_over(owner):
     assert done == [] and "jobs#7: the message is over" in str(future.exception())
 
 
+def test_a_future_that_is_kept_keeps_neither_the_call_nor_its_arguments(owner):
+    class Large:
+        pass
+
+    go = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(go.wait, 60)
+    large = Large()
+    kept = weakref.ref(large)
+    with owner.message() as message:
+        futures = [message.submit(pool, id, large), message.submit(pool, id, large)]
+        assert futures[1].cancel()
+        del large
+        go.set()
+        pool.shutdown()
+    assert kept() is None and futures[0].done()
+
+
 # ---- the native half ------------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_told_at_the_line_of_the_program_and_not_of_the_native_half(owner):
+    message = owner.message()
+    message.ack()
+    with pytest.raises(TupleStateError) as raised:
+        message.child()
+    assert line_of_error(raised.value) == (__file__, sys._getframe().f_lineno - 1, sys._getframe().f_code.co_qualname)
 
 
 def test_a_failure_that_the_acker_does_not_know_of_yet_keeps_the_last_part_from_acking(owner):

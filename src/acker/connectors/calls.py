@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from types import CodeType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
-from acker._handles import message_variable
+from acker._handles import message_variable, working
 from acker.connectors.attempts import Attempt
 from acker.observe.calls import Busy, Line, UserCall, stack_of_coroutine, stack_of_thread
 from acker.observe.reasons import ReasonKind
 
-T = TypeVar("T")
 # A call, and the attempt that it works for.
 AttemptCall = tuple[Attempt, UserCall]
 
@@ -94,36 +93,8 @@ def enter_tree(tree: WorkedOn) -> None:
     _tree.set(tree)
 
 
-# What a thread of a pool does now: the tree, the pool, and since when. A plain tuple, since it is made for each call.
+# What a thread of a pool does now: the tree, the pool, and since when.
 _Work = tuple[WorkedOn, object, int]
-
-# By the number of the thread; each thread writes its own entry only.
-_working: dict[int, _Work] = {}
-
-
-def unless_over(
-    tree: WorkedOn, pool: object, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> T:
-    """Do the work unless nobody waits for it any more, as after a stop, when a pool still has a queue."""
-    if tree.attempt.state != "open":
-        raise CancelledError(f"{tree.attempt.delivery.key}: the message is over")
-    me = threading.get_ident()
-    before = _working.get(me)
-    since_ns = monotonic_ns()
-    _working[me] = (tree, pool, since_ns)
-    token = _tree.set(tree)
-    try:
-        if tree.span is not None:
-            return tree.owner.spans.call(tree.span, work, args, kwargs)  # type: ignore[no-any-return]
-        return work(*args, **kwargs)
-    finally:
-        _tree.reset(token)
-        if before is None:
-            del _working[me]
-        else:
-            _working[me] = before
-        if tree.owner.steps is not None:
-            tree.owner.steps.note(work, monotonic_ns() - since_ns)
 
 
 class Taker:
@@ -310,7 +281,7 @@ class RunningCalls:
             logger.warning(text, name, len(calls), "; ".join(map(str, calls[:_NAMED_MAX])))
 
     def _threads(self) -> dict[int, _Work]:
-        return {number: work for number, work in _working.copy().items() if work[0].owner is self._owner}
+        return {number: work for number, work in working.copy().items() if work[0].owner is self._owner}
 
     def _trees(self, open_attempts: Iterable[Attempt]) -> list[WorkedOn]:
         trees = [attempt.tree for attempt in open_attempts] + self._over

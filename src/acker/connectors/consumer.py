@@ -15,9 +15,9 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
 
 from acker._engine.ids import IdGenerator
-from acker._handles import MessageLoop, WakeMark, this_process
+from acker._handles import MessageLoop, WakeMark, this_process, unless_over
 from acker.connectors.attempts import Attempt
-from acker.connectors.calls import RunningCalls, unless_over
+from acker.connectors.calls import RunningCalls
 from acker.connectors.consumer_stats import ConsumerHealth, ConsumerStats
 from acker.connectors.handles import Message, MessageTree, Owner, Value, end_by, tree_of
 from acker.connectors.io_thread import IoThread
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from acker.connectors.letters import DeadLetters
     from acker.connectors.order import KeyOf, KeyOrder, Pace
     from acker.connectors.reports import Reporter
-    from acker.connectors.steps import Steps
     from acker.connectors.tracing import Spans
     from acker.observe.stats import RuntimeState
     from acker.remote.replies import Replies
@@ -165,9 +164,6 @@ class Consumer(Owner, Generic[Value]):
     ...             for part in message.value.split():
     ...                 message.submit(pool, work, part)
     """
-
-    # How long calls take, once there is a page.
-    steps: Steps | None = None
 
     @overload
     def __init__(

@@ -9,14 +9,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future
 from functools import partial
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Never, TypeVar
 
-from acker._handles import HandleBase, TreeBase, TreeOwner, this_process
+from acker._handles import HandleBase, TreeBase, TreeOwner, handle_variable, this_process, unless_over
 from acker.connectors.attempts import Attempt, log_fields
-from acker.connectors.calls import enter_tree, line_at, unless_over
+from acker.connectors.calls import enter_tree, line_at
 from acker.connectors.options import FinalErrors, check_secs
 from acker.connectors.unrun import refuse_unrun, unrun_error
 from acker.errors import (
@@ -44,13 +44,9 @@ _SPAWN: Final = "no pool runs it, so use message.spawn on an event loop"
 _RUN_ASYNC: Final = "run does not await it, so make the handler an async def, for Consumer.run_async"
 _PLAIN: Final = "nobody awaits it, so give a plain function"
 
-P = ParamSpec("P")
 T = TypeVar("T")
 # What `decode` returns.
 Value = TypeVar("Value")
-
-# The handle that the running coroutine ends.
-_current: contextvars.ContextVar[Handle | None] = contextvars.ContextVar("acker handle", default=None)
 
 
 class Owner(TreeOwner):
@@ -205,58 +201,18 @@ class Handle(HandleBase):
     _child_type: ClassVar[type[Child]]
     _child: Callable[[FrameType], Child]  # type: ignore[assignment]  # a method of the native half
     _leave: Callable[[], None]
-    child = HandleBase.child  # so that its documentation is here
+    # So that their documentation is here.
+    child = HandleBase.child
+    submit = HandleBase.submit
 
     _stack_of = staticmethod(stack_of)
+    _refuse_unrun = staticmethod(partial(refuse_unrun, "submit", coroutine_fix=_SPAWN))
 
     def _refuse_ended(self) -> Never:
         raise TupleStateError(
             f"{self!r} has ended, so the message may be acked already: make children before ack, fail, or the end of"
             " the block"
         )
-
-    def submit(self, executor: Executor, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Let an executor do a part of the work: a child that ends with the call.
-
-        The child is acked when the call returns, and fails the message when it raises or is cancelled. A pool of
-        threads skips the call if the message is over by then. On a message outside a ``with`` block, the call is the
-        message's own part, and not a child; so there may be one such call.
-
-        Parameters
-        ----------
-        executor : concurrent.futures.Executor
-            A pool of processes is possible too: handles stay in this process. When the pool breaks, since one of its
-            processes was killed, no message fails: open ones go back to the broker, and the loop over messages raises
-            `concurrent.futures.BrokenExecutor`.
-        work : callable
-        *args, **kwargs
-            Its arguments.
-
-        Returns
-        -------
-        Future
-
-        Raises
-        ------
-        ArgumentTypeError
-            A call of `work` would not run it: it is a coroutine function or has a ``yield``.
-        TupleStateError
-            This handle has ended; or it is the second call outside a block, and the message fails.
-        """
-        refuse_unrun("submit", work, _SPAWN)
-        part = self._part(sys._getframe(1))
-        jobs = part._tree.owner.jobs
-        try:
-            if isinstance(executor, ThreadPoolExecutor):
-                work = work if jobs is None else jobs.bound(part, part._tree, work)
-                future = executor.submit(unless_over, part._tree, executor, work, args, kwargs)
-            else:
-                future = executor.submit(work, *args, **kwargs)
-        except BaseException as error:
-            part._end_by(error, is_logged=False)  # whoever called this gets it
-            raise
-        future.add_done_callback(part._end_as)
-        return future
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine on the running event loop: a child that ends with it.
@@ -287,7 +243,7 @@ class Handle(HandleBase):
         import asyncio  # not before somebody has a coroutine: it takes as long to import as the rest of a consumer
 
         context = contextvars.copy_context()
-        context.run(_current.set, self)
+        context.run(handle_variable.set, self)
         context.run(enter_tree, self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
             context.run(jobs.enter, self, self._tree)
@@ -307,7 +263,7 @@ class Handle(HandleBase):
     def _part(self, frame: FrameType) -> Handle:
         """Return the handle that a call or a coroutine has to end."""
         self._refuse_fork()
-        current = _current.get()
+        current: Handle | None = handle_variable.get()
         if current is not None and current._tree is self._tree and not current._is_ended:
             return current._child(frame)
         if self._is_entered or isinstance(self, Child):

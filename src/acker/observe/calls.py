@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 from acker.observe.durations import format_duration
 
 _PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
+# The sources of the compiled modules, as tracebacks name them.
+_NATIVE: Final = "ext/acker/"
 # The standard library, and frames that no file holds, such as importlib's.
 _STANDARD: Final = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")), "<frozen ")
 _INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -236,7 +238,7 @@ def _distance(line: Line) -> int:
 
 @functools.lru_cache(maxsize=1_000)
 def _distance_of(file: str) -> int:
-    if file.startswith(_PACKAGE):
+    if file.startswith((_PACKAGE, _NATIVE)):
         return _FAR
     if any(folder in file for folder in _INSTALLED):
         return 1
