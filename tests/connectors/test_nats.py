@@ -224,7 +224,7 @@ def test_a_renewal_that_the_server_does_not_confirm_is_a_lost_connection(opened,
     source = opened()
     (delivery,) = take(source, 1)
     lease_end = delivery.receipt.lease_end
-    monkeypatch.setattr(nats_module, "_ANSWER_SECS", 0.3)
+    monkeypatch.setattr(nats_module, "ANSWER_SECS", 0.3)
     nats.pause()
     try:
         with pytest.raises(ConnectionLostError):

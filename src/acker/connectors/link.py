@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from acker.errors import ConnectionLostError
+from acker.observe.secret_texts import Secrets
 
 Client = TypeVar("Client")
 
@@ -18,26 +19,6 @@ class ServerAddress:
 
     server: Any
     options: Mapping[str, Any]
-
-
-class Secrets:
-    """Texts that no error and no log may show.
-
-    Parameters
-    ----------
-    values : iterable
-        Empty ones and None do not count.
-    """
-
-    def __init__(self, values: Iterable[object]) -> None:
-        self._texts = [str(value) for value in values if value]
-
-    def hide(self, text: object) -> str:
-        """Return a text without the secrets."""
-        shown = str(text)
-        for secret in self._texts:
-            shown = shown.replace(secret, "***")
-        return shown
 
 
 class Link(abc.ABC, Generic[Client]):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
 import logging
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from acker.connectors.headers import header_text
 from acker.connectors.leases import Leases, check_lease_secs
-from acker.connectors.link import Secrets, ServerAddress
+from acker.connectors.link import ServerAddress
 from acker.connectors.publisher import Outgoing, Publisher
 from acker.connectors.source import Delivery, Origin, Source, SourceEvents
 from acker.connectors.stored_messages import StoredMessages
@@ -26,17 +24,16 @@ from acker.errors import AckerError, ConnectionLostError, PublishError, SourceEr
 try:
     import nats.errors
     import nats.js.errors
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+    from acker.remote.nats_link import ANSWER_SECS, LOOK_SECS, NATSLink
 except ImportError as missing:  # pragma: no cover - the tests have it
     raise ImportError("acker.connectors.nats needs nats-py: pip install 'acker[nats]'") from missing
 
 _URL: Final = "nats://127.0.0.1:4222"
-_ANSWER_SECS: Final = 5.0
 _PULL_SECS: Final = 1.0  # how long a pull request stays with the server, and so a stop with what it gives back
 _PULL_AGAIN_SECS: Final = 0.1  # after the server has refused one
-_LOOK_SECS: Final = 0.1  # between looks whether the connection lives, while an answer is awaited
 _BATCH: Final = 500
 _READ_COUNT: Final = 100  # each is a request
 _NS: Final = 1_000_000_000
@@ -103,7 +100,7 @@ class JetStream(Source):
         self._address = ServerAddress(servers, options)
         self.name = f"JetStream stream {stream!r}, consumer {durable!r}"
         self.lease_secs: float = check_lease_secs(lease_secs)
-        self._link = _NATSLink(self.name, servers, options)
+        self._link = NATSLink(self.name, servers, options)
         self._inbox = ""
         self._requested = 0  # messages that the server may still send for the pull request
         self._request_end = 0.0
@@ -137,7 +134,7 @@ class JetStream(Source):
             raise
 
     async def _subscribe(self, limit: int) -> None:
-        manager = self._link.client.jsm(timeout=_ANSWER_SECS)
+        manager = self._link.client.jsm(timeout=ANSWER_SECS)
         try:
             await manager.stream_info(self._stream)
         except nats.js.errors.NotFoundError:
@@ -150,7 +147,7 @@ class JetStream(Source):
         self._check(info.config, limit)
         self._inbox = self._link.client.new_inbox()
         await self._link.client.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0, pending_msgs_limit=0)
-        await self._link.flush(_ANSWER_SECS)
+        await self._link.flush(ANSWER_SECS)
 
     def _new_consumer(self) -> ConsumerConfig:
         return ConsumerConfig(
@@ -191,7 +188,7 @@ class JetStream(Source):
             if self._link.is_open:
                 self._take_arrived()
                 self._give_back(2 * _PULL_SECS)
-                self._link.run(self._link.flush(_ANSWER_SECS))
+                self._link.run(self._link.flush(ANSWER_SECS))
         except AckerError as error:
             _log.warning("%s: closed without sending what waits: %s", self.name, error)
         finally:
@@ -213,7 +210,7 @@ class JetStream(Source):
         """Return messages that came for a pull request; make one if there is none."""
         self._link.check()
         if limit <= 0 and self._has_sent:
-            self._link.run(self._link.flush(_ANSWER_SECS))
+            self._link.run(self._link.flush(ANSWER_SECS))
             self._has_sent = False
         self._take_arrived()
         if self._is_ending:
@@ -234,7 +231,7 @@ class JetStream(Source):
     def _request(self, count: int) -> None:
         """Ask for messages, unless the server has a request already."""
         now = time.monotonic()
-        if self._requested > 0 and now < self._request_end + _ANSWER_SECS:
+        if self._requested > 0 and now < self._request_end + ANSWER_SECS:
             return
         if self._requested <= 0 and now < self._request_end:
             return  # the server has just refused one
@@ -321,7 +318,7 @@ class JetStream(Source):
         """
         deadline = time.monotonic() + wait_secs
         while not self._is_request_over() and (self._back or self._buffer) and time.monotonic() < deadline:
-            self._news.wait(_LOOK_SECS)
+            self._news.wait(LOOK_SECS)
             self._news.clear()
             self._link.check()
             self._take_arrived()
@@ -341,7 +338,7 @@ class JetStream(Source):
         for delivery in deliveries:
             (kept if self.holds(delivery) else lost).append(delivery)
         self._send(b"+WPI", [*kept, *self._buffer])
-        self._link.run(self._link.flush(min(_ANSWER_SECS, self.lease_secs / 3)))
+        self._link.run(self._link.flush(min(ANSWER_SECS, self.lease_secs / 3)))
         for delivery in (*kept, *self._buffer):
             delivery.receipt.lease_end = now + _LEASE_SHARE * self.lease_secs
         self._leases.forget(lost)
@@ -387,13 +384,13 @@ class JetStreamPublisher(Publisher):
         *,
         subject: str,
         stream: str | None = None,
-        answer_secs: float = _ANSWER_SECS,
+        answer_secs: float = ANSWER_SECS,
         **options: Any,
     ) -> None:
         self._subject, self._stream, self._answer_secs = subject, stream, answer_secs
         self._address = ServerAddress(servers, options)
         super().__init__(f"JetStream subject {subject!r}")
-        self._link = _NATSLink(self.name, servers, options)
+        self._link = NATSLink(self.name, servers, options)
 
     def connect(self) -> None:
         """Connect."""
@@ -452,7 +449,7 @@ class SubjectMessages(StoredMessages):
     def __init__(self, servers: str | list[str], subject: str, stream: str | None, options: Mapping[str, Any]) -> None:
         super().__init__(f"JetStream subject {subject!r}")
         self._subject, self._given, self._stream = subject, stream, ""
-        self._link = _NATSLink(self.name, servers, options)
+        self._link = NATSLink(self.name, servers, options)
         self._next = 1
 
     def connect(self) -> None:
@@ -467,7 +464,7 @@ class SubjectMessages(StoredMessages):
 
     def read(self, limit: int) -> Sequence[Delivery]:
         """Return the next messages."""
-        return self._link.run(self._read(min(limit, _READ_COUNT)), _READ_COUNT * _ANSWER_SECS)
+        return self._link.run(self._read(min(limit, _READ_COUNT)), _READ_COUNT * ANSWER_SECS)
 
     async def _read(self, limit: int) -> list[Delivery]:
         found: list[Delivery] = []
@@ -484,7 +481,7 @@ class SubjectMessages(StoredMessages):
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
         """Delete messages."""
-        self._link.run(self._remove(deliveries), len(deliveries) * _ANSWER_SECS)
+        self._link.run(self._remove(deliveries), len(deliveries) * ANSWER_SECS)
 
     async def _remove(self, deliveries: Sequence[Delivery]) -> None:
         manager = self._manager()
@@ -498,162 +495,11 @@ class SubjectMessages(StoredMessages):
             raise SourceError(f"{self.name}: the stream {self._stream} denies to delete messages (deny_delete)")
 
     def _manager(self) -> Any:
-        return self._link.client.jsm(timeout=_ANSWER_SECS)
+        return self._link.client.jsm(timeout=ANSWER_SECS)
 
     def close(self) -> None:
         """Disconnect."""
         self._link.close()
-
-
-class _NATSLink:
-    """One connection, on an event loop of its own thread, so that heartbeats go on whatever the callers do.
-
-    The client does not connect again by itself: it would send old requests and acks without a word.
-    """
-
-    def __init__(self, name: str, servers: str | list[str], options: Mapping[str, Any]) -> None:
-        self._name = name
-        self._servers = servers
-        # Each server of the list is tried twice; then the consumer waits, and lets the source try again.
-        once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": _LOOK_SECS}
-        self._options = {"connect_timeout": _ANSWER_SECS, "ping_interval": 20, **options, **once}
-        self._secrets = Secrets(options.get(option) for option in ("password", "token", "nkeys_seed_str"))
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._on_change: Callable[[], object] = bool
-        self._refusal: str | None = None
-        self._noted = ""
-        # A request had no answer. The client takes a late answer for that to another request.
-        self._is_broken = False
-        self.client: Any = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.client is not None and self.client.is_connected and not self._is_broken
-
-    def open(self, on_change: Callable[[], object] = bool) -> None:
-        self.close()
-        self._on_change, self._refusal, self._is_broken = on_change, None, False
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._note_context)
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"acker {self._name}", daemon=True)
-        self._thread.start()
-        try:
-            self.client = self.run(self._connect(), 4 * _ANSWER_SECS)
-        except AckerError:
-            self.close()
-            raise
-
-    async def _connect(self) -> Any:
-        client = Client()
-        try:
-            await client.connect(
-                self._servers, error_cb=self._note, disconnected_cb=self._tell, closed_cb=self._tell, **self._options
-            )
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    async def _note(self, error: Exception) -> None:
-        """Note an error that belongs to no call. Those of permissions are told to the next one."""
-        text = self.text_of(error)
-        if "permissions violation" in text.lower():
-            self._refusal = text
-        self._noted = text
-        _log.debug("%s: %s", self._name, text)
-        self._on_change()
-
-    async def _tell(self) -> None:
-        self._on_change()
-
-    def _note_context(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Note what the client's own tasks have raised, such as an error while it closes a broken connection."""
-        error = context.get("exception")
-        _log.debug("%s: %s", self._name, context["message"] if error is None else self.text_of(error))
-        self._on_change()
-
-    def check(self) -> None:
-        """Raise what has happened to the connection."""
-        if self._refusal is not None:
-            raise SourceError(f"{self._name}: {self._refusal}")
-        if not self.is_open:
-            raise ConnectionLostError(f"{self._name}: the connection is lost")
-
-    def run(self, work: Coroutine[Any, Any, T], timeout_secs: float = 2 * _ANSWER_SECS, *, watch: bool = True) -> T:
-        """Run a coroutine on the loop, and return its result; watch the connection meanwhile."""
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise ConnectionLostError(f"{self._name}: not connected")
-        future = asyncio.run_coroutine_threadsafe(self._run_while_connected(work) if watch else work, loop)
-        try:
-            return future.result(timeout_secs)
-        except AckerError:
-            raise
-        except TimeoutError as error:
-            future.cancel()
-            self._is_broken = True
-            raise ConnectionLostError(f"{self._name}: no answer in time") from error
-        except Exception as error:
-            raise self._translated(error) from error
-
-    async def flush(self, timeout_secs: float) -> None:
-        """Wait until the server has read all that was published: an ack has no answer, but a ping has.
-
-        Two pings, since the client's first one overtakes what it has not written yet.
-        """
-        for _ in range(2):
-            await self.client.flush(timeout_secs)
-
-    async def _run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine until the connection is lost. The client lets some requests wait for their timeout then."""
-        task = asyncio.ensure_future(work)
-        while not (await asyncio.wait({task}, timeout=_LOOK_SECS))[0]:
-            if self.client is not None and self.client.is_closed:
-                task.cancel()
-                raise ConnectionLostError(f"{self._name}: the connection is lost")
-        return task.result()
-
-    def close(self) -> None:
-        loop, thread, client = self._loop, self._thread, self.client
-        if loop is None or thread is None:
-            return
-        if client is not None and not client.is_closed:
-            try:
-                self.run(client.close(), _ANSWER_SECS, watch=False)
-            except AckerError as error:
-                _log.debug("%s: %s", self._name, error)
-        self._loop = self._thread = self.client = None
-        ending = asyncio.run_coroutine_threadsafe(_cancel_tasks(), loop)
-        concurrent.futures.wait([ending], _ANSWER_SECS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-    def text_of(self, error: BaseException) -> str:
-        """Return an error as a text without secrets."""
-        return self._secrets.hide(re.sub(r"//[^/@\s]*@", "//", f"{error}" or type(error).__name__))
-
-    def _translated(self, error: Exception) -> AckerError:
-        """Return what a consumer makes of an error of nats-py."""
-        text = f"{self._name}: {self.text_of(error)}"
-        lower = text.lower()
-        if "authorization" in lower or "authentication" in lower or "permissions violation" in lower:
-            return SourceError(f"{self._name}: NATS refuses the credentials: {self.text_of(error)}")
-        if isinstance(error, nats.js.errors.NotFoundError | nats.js.errors.BadRequestError | ValueError | TypeError):
-            return SourceError(text)
-        if isinstance(error, nats.errors.NoServersError):  # which does not say why
-            text = f"{text}: {self._noted}"
-        return ConnectionLostError(text)
-
-
-async def _cancel_tasks() -> None:
-    """Let what the client has left behind end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

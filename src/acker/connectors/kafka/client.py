@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from acker.connectors.link import Secrets
 from acker.errors import AckerError, ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
+from acker.observe.secret_texts import Secrets
 
 LOGGER: Final = logging.getLogger("acker.connectors")
 
