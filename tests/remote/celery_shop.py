@@ -9,6 +9,7 @@ from celery import Celery, chain, chord, group
 from celery.exceptions import Ignore, Reject
 
 import acker.remote.celery
+from acker.remote.nats import NATSReplies
 from acker.remote.redis import RedisReplies
 from acker.testing.remote import perform
 
@@ -23,9 +24,11 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
 )
-replies = RedisReplies(
-    URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0, skip_gone="ACKER_SHOP_SKIPS" in os.environ
-)
+SKIPS = "ACKER_SHOP_SKIPS" in os.environ
+if NATS := os.environ.get("ACKER_SHOP_NATS"):
+    replies = NATSReplies(NATS, stream=f"{QUEUE}-replies", skip_gone=SKIPS)
+else:
+    replies = RedisReplies(URL, prefix=f"{QUEUE}:replies:", socket_timeout=120.0, skip_gone=SKIPS)
 acker.remote.celery.install(app, replies, unattributed=os.environ.get("ACKER_SHOP_UNATTRIBUTED", "raise"))
 # Not for other apps of the process: the tests import this file again for each.
 task = functools.partial(app.task, shared=False)

@@ -1,11 +1,14 @@
 """Celery with real workers and brokers: the kit for task queues, and what only Celery has."""
 
+import asyncio
 import contextlib
+import os
 import sys
 import threading
 import uuid
 from importlib.util import find_spec
 
+import nats as nats_py
 import pytest
 
 import acker.remote.celery
@@ -115,6 +118,35 @@ class GeventShop(ThreadsShop):
     after_worker_kill = None
 
 
+class NATSRepliesShop(Shop):
+    """Tasks over Redis, and reports over NATS."""
+
+    def __init__(self, folder, redis, nats):
+        self._nats = nats
+        os.environ["ACKER_SHOP_NATS"] = nats.url
+        super().__init__(folder, redis)
+
+    @contextlib.contextmanager
+    def replies_away(self):
+        self._nats.kill()
+        try:
+            yield
+        finally:
+            self._nats.start()
+
+    def forget_replies(self):
+        async def forget():
+            client = await nats_py.connect(self._nats.url)
+            await client.jsm().delete_stream(f"{self.queue_name}-replies")
+            await client.close()
+
+        asyncio.run(forget())
+
+    def close(self):
+        super().close()
+        del os.environ["ACKER_SHOP_NATS"]
+
+
 @pytest.fixture(scope="module")
 def shop(redis, tmp_path_factory):
     with opened(Shop, tmp_path_factory.mktemp("shop"), redis) as shop:
@@ -194,6 +226,16 @@ class TestRabbitMQ(OtherShops):
     @staticmethod
     def brokers(request):
         return [request.getfixturevalue("rabbitmq")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nats")
+class TestNATSReplies(OtherShops):
+    kind = NATSRepliesShop
+
+    @staticmethod
+    def brokers(request):
+        return [request.getfixturevalue("nats")]
 
 
 THREE = ["post 0", "post 1", "post 2"]

@@ -19,7 +19,7 @@ def test_jobs_need_no_client_and_a_consumer_without_replies_loads_no_jobs():
 
 # One parameter: a text that is the name of a server would start it.
 @pytest.mark.parametrize(
-    "client", [("redis",), ("celery",), ("dramatiq",), ("rq",), ("httpx",)], ids=lambda client: client[0]
+    "client", [("redis",), ("celery",), ("dramatiq",), ("rq",), ("httpx",), ("nats",)], ids=lambda client: client[0]
 )
 def test_a_missing_client_names_the_extra(client):
     (name,) = client

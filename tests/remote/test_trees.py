@@ -24,6 +24,7 @@ from acker import (
 from acker.remote import MemoryReplies, current, detached, fail, job, tree
 from acker.remote.jobs import working_for
 from acker.remote.ledger import Ledger
+from acker.remote.nats import NATSReplies
 from acker.remote.rabbitmq import RabbitMQReplies
 from acker.remote.redis import RedisReplies
 from acker.remote.replies import _MemoryInbox
@@ -32,13 +33,18 @@ from acker.remote.wire import read_token
 PATIENCE_SECS = 120.0
 
 
-@pytest.fixture(params=["memory", "redis", pytest.param("rabbitmq", marks=pytest.mark.slow)])
+OVER_BROKERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("rabbitmq", "nats")]
+
+
+@pytest.fixture(params=["memory", "redis", *OVER_BROKERS])
 def replies(request):
     """Replies; a job elsewhere makes its own, but those in memory are of one process."""
     if request.param == "memory":
         made = MemoryReplies()
     elif request.param == "rabbitmq":
         made = RabbitMQReplies(request.getfixturevalue("rabbitmq").url)
+    elif request.param == "nats":
+        made = NATSReplies(request.getfixturevalue("nats").url)
     else:
         made = RedisReplies(request.getfixturevalue("redis").url)
     with made:
