@@ -10,10 +10,12 @@ import uuid
 
 import boto3.session
 import pytest
+from botocore.client import BaseClient
 
-from acker.connectors import Outgoing
+from acker.connectors import Consumer, Outgoing
 from acker.connectors.sqs import SQS, SQSPublisher
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
+from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.sources import LONG, LeaseContract, Seen, closed_at_the_end, opens, take, texts_of, values
 
 SECRET = "s3cret/access+key"
@@ -444,6 +446,25 @@ def test_a_fifo_queue_keeps_the_order_of_a_key(fifo_url, options, opened, counts
         source.poll(0, 0.0)
     for group, begin in (("a", 0), ("b", 1), ("none", 2)):
         assert [number for name, number in found if name == group] == list(range(begin, 30, 3))
+
+
+def test_sqs_itself_waits_while_nothing_is_held_and_else_the_consumer_that_a_wake_ends(make, add, monkeypatch):
+    """Without the former, a message waits for the next call, and an idle consumer pays for twice as many."""
+    waits, call = [], BaseClient._make_api_call
+
+    def noted(self, operation, parameters):
+        if operation == "ReceiveMessage":
+            waits.append(parameters["WaitTimeSeconds"])
+        return call(self, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    with Consumer(make()) as consumer:
+        wait_until(lambda: 1 in waits, "SQS waits", LONG)
+        add(1)
+        with next(iter(consumer)):
+            waits.clear()
+            wait_until(lambda: len(waits) > 1, "two calls", LONG)
+            assert set(waits) == {0}
 
 
 def test_leases_are_whole_seconds(make):

@@ -36,6 +36,7 @@ _log: Final = logging.getLogger("acker.connectors")
 
 _BATCH: Final = 10  # entries in a call
 _BATCH_BYTES_MAX: Final = 256 << 10
+_IDLE_SECS: Final = 1  # the shortest wait of SQS
 _LEASE_SECS_MAX: Final = 12 * 3600  # from the first receipt on
 # boto3's own patience, five attempts of a minute each, would hold up acks and leases.
 _NETWORK: Final = Config(connect_timeout=5, read_timeout=25, retries={"max_attempts": 2, "mode": "standard"})
@@ -91,7 +92,7 @@ class SQS(Source):
         boto3 finds them.
     """
 
-    # A second is the shortest wait of SQS itself. An ack may wait for so long when the queue is empty.
+    # `wake` ends the waits of this process, and none of SQS: there is one only while nothing is held.
     wait_secs_max = 1.0
 
     redelivers = True
@@ -132,22 +133,26 @@ class SQS(Source):
         self._woken.set()
 
     def poll(self, limit: int, wait_secs: float) -> Sequence[Delivery]:
-        """Send acks that wait, and receive messages: at most 10 at a time. SQS itself waits for whole seconds only."""
+        """Send acks that wait, and receive messages: at most 10 at a time.
+
+        SQS itself waits for whole seconds. So it waits for one while nothing is held: then only a stop waits for it.
+        """
         self._send_acks()
         if limit <= 0:
             self._wait(wait_secs)
             return ()
         now = time.monotonic()
+        sqs_secs = _IDLE_SECS if wait_secs > 0 and not self._leases else 0
         reply = self._link.call(
             "receive_message",
             MaxNumberOfMessages=min(limit, _BATCH),
             VisibilityTimeout=int(self.lease_secs),
-            WaitTimeSeconds=int(wait_secs),
+            WaitTimeSeconds=sqs_secs,
             AttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
         found = [self._deliver(message, now) for message in reply.get("Messages", ())]
-        if not found and wait_secs < 1:
+        if not found and not sqs_secs:
             self._wait(wait_secs)
         return found
 
