@@ -131,7 +131,7 @@ HELD = Holder("count", 4, "held", line="count.py:9 in Count.process")
             Situation("running", stuck=1, oldest_ms=42_000, noun="message", holders=[MINE]),
             "bad",
             (
-                "1 message has been stuck at “your code”, shop.py:12 in work, for 42 s, and no call for it is known:"
+                "1 message has been stuck at “your code”, shop.py:12 in work, for 42 s, and no call works on it:"
                 " is its ack forgotten?"
             ),
         ),
@@ -182,7 +182,7 @@ LOST = group(3, line="pay.py:31 in Pay.process")
 
 
 def told(**facts) -> tuple[str, str]:
-    found = headline(Situation("running", pending=3, acked_a_second=1.0, **facts))
+    found = headline(Situation("running", **{"pending": 3, "acked_a_second": 1.0, **facts}))
     return found["tone"], found["text"]
 
 
@@ -255,6 +255,16 @@ def test_what_is_at_its_limit_is_told_with_what_to_do(limit: Limit, noun: str, t
     assert told(limit=limit, noun=noun) == ("fair", f"At its limit: {text}")
 
 
+def test_a_limit_that_forgotten_acks_have_filled_is_told_with_the_line_and_not_to_be_raised() -> None:
+    facts = {"limit": Limit(8, 8), "oldest_ms": 6_000, "holders": [HELD]}
+    stands = f"the oldest has been at {QUOTED}, count.py:9 in Count.process, for 6 s"
+    assert told(**facts, acked_a_second=0.0)[1] == (
+        f"At its limit: 8 of 8 trees are pending; {stands}, which neither acked nor failed it: is its ack forgotten?"
+    )
+    assert "is its ack forgotten?" not in told(**facts)[1], "others are acked meanwhile"
+    assert "topology.max.spout.pending" in told(**{**facts, "holders": [COUNT]}, acked_a_second=0.0)[1]
+
+
 def test_a_timeout_that_is_shorter_than_the_work_is_told_with_its_numbers() -> None:
     rate = TooShort(20, 10.0, 5.0, 60, 40, "tree")
     assert told(too_short=rate, stuck=1, oldest_ms=9_000) == (
@@ -294,6 +304,11 @@ def test_what_has_stopped_says_so_and_then_what_went_wrong() -> None:
 def test_what_hangs_is_told_before_all_that_follows_from_it() -> None:
     facts = {"too_short": TooShort(20, 10.0, 5.0, 60, 40), "limit": Limit(3, 3), "failed": 4, "letters": GivenUp(2)}
     assert told(hung=[HANGS], stuck=4, oldest_ms=9_000, **facts)[1].startswith("packer_0 hangs")
+    # Also when its message has timed out, and so the headline stays one.
+    busy = Busy(8, 6, 6, 8, 8)
+    assert told(hung=[HANGS], busy=busy)[1] == (
+        f"packer_0 hangs: it has been in one call with orders/3 at pay.py:31 in charge for 90 s. {busy}."
+    )
 
 
 def ended(

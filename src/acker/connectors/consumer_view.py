@@ -224,8 +224,8 @@ class ConsumerView:
             return None
         retrying = self._store.retrying
         if not limit.threads and 2 * retrying >= limit.pending:
-            failed = f"{retrying:,} of them have failed, and wait for another attempt"
-            return limit._replace(mend=f"{failed}: see the last failures, or give attempts_max")
+            why = next(iter(self._failures.reasons.most_frequent()), "see the last failures")
+            return limit._replace(mend=f"{retrying:,} of them have failed, and wait for another attempt: {why}")
         step = self._steps.slowest()
         if step is None:
             return limit

@@ -324,26 +324,24 @@ def _still_runs(now: Situation) -> tuple[str, str] | None:
     """Tell of calls that hold threads although their messages timed out: further messages may wait for those."""
     if now.busy is None or not now.busy.timed_out:
         return None
-    longest = now.longest or next(iter(now.hung), None)
-    if longest is None:
+    if now.longest is None:
         return "bad", f"{now.busy}."
-    where = "" if longest.line is None else f" at {longest.line.short}"
-    return "bad", f"{now.busy}; the longest runs{where} for {_whole(longest.for_ms)}."
+    where = "" if now.longest.line is None else f" at {now.longest.line.short}"
+    return "bad", f"{now.busy}; the longest runs{where} for {_whole(now.longest.for_ms)}."
 
 
 def _hung(now: Situation) -> tuple[str, str] | None:
     """Tell of calls that run much longer than usual, or for most of the timeout."""
     if not now.hung:
         return None
-    if now.busy is not None and now.busy.timed_out:
-        return _still_runs(now)
     longest = now.hung[0]
     where = "" if longest.line is None else f" at {longest.line.short}"
     what = "" if longest.what is None else f" {'of' if longest.what.endswith('()') else 'with'} {longest.what}"
     has_been = f"has been in one call{what}{where} for {_whole(longest.for_ms)}"
+    busy = f" {now.busy}." if now.busy is not None and now.busy.timed_out else ""
     if len(now.hung) == 1:
-        return "bad", f"{longest.who} hangs: it {has_been}."
-    return "bad", f"{len(now.hung):,} calls hang; {longest.who} {has_been}."
+        return "bad", f"{longest.who} hangs: it {has_been}.{busy}"
+    return "bad", f"{len(now.hung):,} calls hang; {longest.who} {has_been}.{busy}"
 
 
 def _too_short(now: Situation) -> tuple[str, str] | None:
@@ -382,7 +380,7 @@ def _kept(now: Situation, holders: Sequence[Holder], count: int = 1) -> str:
     if keeper_of(holders) is not None:
         it, question = ("it", "is its ack forgotten?") if count == 1 else ("them", "are their acks forgotten?")
         is_message = now.noun == "message"
-        known = f"and no call for {it} is known" if is_message else f"which neither acked nor failed {it}"
+        known = f"and no call works on {it}" if is_message else f"which neither acked nor failed {it}"
         return f", {known}: {question}"
     is_kept = bool(holders) and all(each.how == "held" and each.text is None for each in holders)
     return ", which neither acked nor failed it." if is_kept and len({each.component for each in holders}) == 1 else "."
@@ -483,7 +481,16 @@ def _limit(now: Situation) -> tuple[str, str] | None:
         else:
             what = now.noun if limit.where is None else "tuple"
         told.append(f"1 {what} waits" if limit.waiting == 1 else f"{limit.waiting:,} {what}s wait")
-    return "fair", f"At its limit: {'; '.join(told)}. {_mend_of(now, limit)}."
+    return "fair", f"At its limit: {'; '.join(told)}{_held_up(now, limit) or f'. {_mend_of(now, limit)}.'}"
+
+
+def _held_up(now: Situation, limit: Limit) -> str | None:
+    """Return where the oldest tree is, if no call works for it and nothing ends: more of them would end there, too."""
+    if limit.threads or limit.where is not None or now.acked_a_second or now.oldest_ms is None:
+        return None
+    if keeper_of(now.holders) is None:
+        return None
+    return f"; the oldest has been{_where(now.holders)} for {_whole(now.oldest_ms)}{_kept(now, now.holders)}"
 
 
 def _mend_of(now: Situation, limit: Limit) -> str:
