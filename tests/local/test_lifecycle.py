@@ -3,8 +3,10 @@
 import itertools
 import logging
 
+import numpy as np
 import pytest
 
+from acker import Acker, Kind
 from acker.errors import ArgumentTypeError, RuntimeStateError
 from acker.local import Hook, LocalRuntime, run
 from acker.local.executors.base import Mode
@@ -269,6 +271,25 @@ def test_a_crashed_acker_loses_nothing(feeder, seed, caplog):
         assert {feeder.tracker.reason_of(number).kind for number in range(21)} == {ReasonKind.RESTART}
         assert scheduler.runtime.state == "running" and scheduler.runtime.stats().restarts == 1
     assert any("MemoryError" in record.exc_text for record in caplog.records if record.exc_text)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_acker_that_loses_its_memory_at_the_end_still_tells_the_outcome(feeder, seed):
+    config = {"topology.acker.tasks": 1, "topology.acker.high_water": 1}
+    with Scheduler.of(chain(feeder, Hold, config=config), seed=seed) as scheduler:
+        (acker,) = scheduler.runtime.ackers
+        full = Acker.restore(acker.acker.snapshot())
+        late = np.arange(1, 6)  # more than four times the high-water mark, so a FAIL of an unknown tree is dropped
+        full.ingest(Kind.OK, late, late)
+        feeder.feed([1], "m")
+        scheduler.settle()
+        scheduler.runtime.abort()
+        (spout,) = scheduler.runtime.lifecycle.executors.spouts
+        scheduler.run(lambda: spout.mode is Mode.SETTLE)
+        acker.restore(full.snapshot())
+        report = scheduler.stop()
+    assert feeder.tracker.reason_of("m").kind is ReasonKind.SHUTDOWN
+    assert report.stats.totals.shut_down == 1 and report.stats.totals.pending == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

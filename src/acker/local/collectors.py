@@ -328,6 +328,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         # A spout that never replays would fill `_fails`, so unless it is a ReliableSpout the oldest are dropped.
         self._fails_max = fails_max
         self._failed_below = 0
+        self._failed_as: Reason | None = None
 
     def _unhashable(self, tup_id: object) -> NoReturn:
         raise ArgumentTypeError(
@@ -507,8 +508,21 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     def fail_all(self, kind: ReasonKind) -> None:
         """Fail every tree that is open now through its acker."""
         self._failed_below = self.message_id
-        reason = Reason(kind, self.component, self.task)
-        self.ack_sender.fail(self.open_root_ids(), reason)
+        self._failed_as = Reason(kind, self.component, self.task)
+        self.ack_sender.fail(self.open_root_ids(), self._failed_as)
+
+    def fail_again(self) -> None:
+        """Fail what `fail_all` failed and is still open once more, for an acker that has lost its trees since.
+
+        Call it after `track_again`. An acker that already holds more than it should drops a FAIL that comes before its
+        TRACK, and while a runtime ends no tree times out.
+        """
+        below = self._failed_below
+        roots = [open_.root_id for number, open_ in self.pending.copy().items() if number < below]
+        for number, batch in list(self.open_batches.items()):
+            if number < below:
+                roots += batch.open_roots()
+        self.ack_sender.fail(roots, self._failed_as)
 
     def follow_untracked(self) -> None:
         """Track what is emitted without a tuple id too, so that `open_from` knows of it; the spout hears no outcome.

@@ -381,6 +381,8 @@ class SpoutExecutor(ComponentExecutor):
             self.track_again = False
             for task in self.tasks:
                 task.collector.track_again()
+                if mode is Mode.SETTLE:
+                    task.collector.fail_again()
             self.ack_sender.send()
         while self._requests:
             self._requests.popleft()()
