@@ -17,10 +17,13 @@ from nats.js.api import RetentionPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 
 from acker import ArgumentValueError, ConnectionLostError, JobsError
+from acker.connectors import Consumer, Outgoing
+from acker.connectors.nats import JetStream, JetStreamPublisher
 from acker.remote import fail, job, tree
 from acker.remote.nats import NATSReplies
 from acker.remote.replies import GoneError
 from acker.remote.wire import read_token
+from acker.testing.connectors import MemoryPublisher
 from tests.remote.test_trees import error_of_fork, wait_for
 
 PATIENCE_SECS = 120.0
@@ -285,3 +288,67 @@ def test_a_password_is_in_no_text(caplog):
         NATSReplies("nats://localhost", expiry_secs=0)
     with pytest.raises(ArgumentValueError, match=r"stream: expected letters, digits, - and _, got 'acker\.replies'"):
         NATSReplies("nats://localhost", stream="acker.replies")
+
+
+# ---- from JetStream to JetStream, with replies over NATS ----
+
+
+def make_streams(ask, *names):
+    for name in names:
+        ask("add_stream", StreamConfig(name=name, subjects=[name]))
+
+
+def pack(replies, nats, name, handle, **options):
+    """Return a consumer of another stream that follows, and the thread in which it runs."""
+    packer = Consumer(JetStream(nats.url, stream=name, durable="packer"), follow=replies, backoff_secs=0.01, **options)
+    thread = threading.Thread(target=packer.run, args=(handle,), kwargs={"threads": 2})
+    thread.start()
+    return packer, thread
+
+
+@pytest.mark.slow
+def test_a_message_waits_for_a_consumer_that_follows_over_nats(nats, replies, ask):
+    orders, packs = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("orders", "packs"))
+    make_streams(ask, orders, packs)
+    packed, early = [], []
+
+    def order(message):
+        items = [Outgoing(b"%s %d" % (message.value, number)) for number in range(3)]
+        assert publisher.publish(items, part=message) == [None] * 3
+        message.on_done(check, message.value)
+
+    def check(name):
+        early.extend({b"%s %d" % (name, number) for number in range(3)} - {*packed})
+
+    def note(message):
+        if message.attempt == 1 and message.value.endswith(b"1"):
+            raise OSError("not yet")
+        packed.append(message.value)
+
+    with NATSReplies(nats.url) as elsewhere, JetStreamPublisher(nats.url, subject=packs) as publisher:
+        packer, thread = pack(elsewhere, nats, packs, note)
+        with JetStreamPublisher(nats.url, subject=orders) as first:
+            assert first.publish([Outgoing(b"lamp"), Outgoing(b"rug")]) == [None] * 2
+        owner = Consumer(JetStream(nats.url, stream=orders, durable="owner"), replies=replies)
+        owner.run(order, threads=2, until="empty")
+        packer.stop()
+        thread.join()
+    assert (early, owner.stats().acked, len({*packed})) == ([], 2, 6)
+    assert ask("consumer_info", orders, "owner").num_ack_pending == 0
+    assert ask("consumer_info", packs, "packer").num_ack_pending == 0
+
+
+def test_a_message_that_a_consumer_over_nats_gives_up_fails_its_tree(nats, replies, ask):
+    name = uuid.uuid4().hex
+    make_streams(ask, name)
+
+    def refuse(message):
+        raise OSError("no lamp")
+
+    packer, thread = pack(replies, nats, name, refuse, attempts_max=2, dead_letters=MemoryPublisher())
+    with JetStreamPublisher(nats.url, subject=name) as publisher, tree(replies) as jobs:
+        assert publisher.publish([Outgoing(b"lamp")], part=jobs) == [None]
+    with pytest.raises(JobsError, match="failed: OSError: no lamp"):
+        jobs.wait(PATIENCE_SECS)
+    packer.stop()
+    thread.join()
