@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 import warnings
+from importlib.util import find_spec
 
 import nats as nats_py
 import pytest
@@ -277,6 +278,21 @@ def test_the_end_of_replies_does_not_wait_until_a_read_has_waited(nats, is_down,
     nats.restore()
 
 
+if find_spec("gevent"):
+
+    @pytest.mark.slow
+    def test_gevent_is_refused():
+        """Two event loops of one thread would wait for each other, and reports never be sent."""
+        code = (
+            "from gevent import monkey; monkey.patch_all(); from acker.remote.nats import NATSReplies; NATSReplies('a')"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+        assert (
+            "RuntimeStateError: replies over NATS need threads, and gevent has put greenlets in their place"
+            in done.stderr
+        )
+
+
 def test_a_password_is_in_no_text(caplog):
     caplog.set_level(logging.DEBUG)
     secret = uuid.uuid4().hex
@@ -284,6 +300,12 @@ def test_a_password_is_in_no_text(caplog):
         with pytest.raises(ConnectionLostError, match="replies over NATS: ") as caught:
             tree(replies)
         assert secret not in str(caught.value) + repr(replies) + str(vars(replies)) + caplog.text
+    with (
+        NATSReplies(f"nats://me:{secret}@[::1") as replies,
+        pytest.raises(ConnectionLostError, match="invalid connect url option") as caught,
+    ):
+        tree(replies)
+    assert secret not in str(caught.value)
     with pytest.raises(ArgumentValueError, match="expiry_secs must be finite"):
         NATSReplies("nats://localhost", expiry_secs=0)
     with pytest.raises(ArgumentValueError, match=r"stream: expected letters, digits, - and _, got 'acker\.replies'"):

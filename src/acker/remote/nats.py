@@ -7,13 +7,14 @@ import contextlib
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
-from acker.errors import AckerError, ArgumentValueError, ConnectionLostError
+from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, RuntimeStateError
 from acker.remote.ledger import JOBS_MAX
 from acker.remote.replies import READ_SECS, GoneError, Inbox, Replies
 
@@ -44,6 +45,8 @@ class NATSReplies(Replies):
     and a restart of the server, and expires when nobody has read from it for a while. The stream keeps reports only
     while their consumer is there, so what a killed process leaves behind goes by itself, and jobs learn that nobody
     waits any more. If the consumer is lost, all open trees fail at once.
+
+    They do not work where gevent has patched threads.
 
     Parameters
     ----------
@@ -82,6 +85,7 @@ class NATSReplies(Replies):
             raise ArgumentValueError(f"expiry_secs must be finite and more than {READ_SECS:g}, not {expiry_secs}")
         if not _STREAM_NAME.fullmatch(stream):
             raise ArgumentValueError(f"stream: expected letters, digits, - and _, got {stream!r}")
+        _refuse_gevent()
         # The URLs and options, which may hold passwords, stay within it.
         self._make_link: _MakeLink = lambda: NATSLink(self.name, servers, options)
         self._stream = stream
@@ -306,6 +310,16 @@ class _NATSInbox(Inbox):
             if self._link.is_open:
                 self._link.run(self._link.client.jsm(timeout=ANSWER_SECS).delete_consumer(self._stream, self._name))
         self._link.close()
+
+
+def _refuse_gevent() -> None:
+    """Refuse threads that are greenlets: their event loops would be those of one thread, which has only one."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise RuntimeStateError(
+            "replies over NATS need threads, and gevent has put greenlets in their place: use another pool, or"
+            " acker.remote.redis.RedisReplies"
+        )
 
 
 def _check(stream: str, config: StreamConfig) -> None:

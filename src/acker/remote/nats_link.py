@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import re
 import threading
@@ -91,7 +92,8 @@ class NATSLink:
                 self._servers, error_cb=self._note, disconnected_cb=self._tell, closed_cb=self._tell, **self._options
             )
         except BaseException:
-            await client.close()
+            with contextlib.suppress(Exception):  # as where no connection had begun; why is in the first error
+                await client.close()
             raise
         return client
 
