@@ -12,7 +12,7 @@ import asyncio
 import logging
 import reprlib
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NoReturn
@@ -312,6 +312,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         The batches with open rows, by the message id of their first row, in ascending order.
     batch_outcomes : deque of BatchOutcome
         Those that the spout has not heard.
+    known_ids : keys view
+        The tuple ids for which `is_known` may return True.
     takes_batches : bool
         Whether batches travel as columns; set by whoever makes the tasks.
     batch_tasks : set of int
@@ -323,6 +325,7 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         self.outcomes = dict.fromkeys(ReasonKind, 0)
         self.open_batches: dict[int, OpenBatch] = {}
         self.batch_outcomes: deque[BatchOutcome] = deque()
+        self.known_ids: KeysView[Hashable] = dict[Hashable, Any]().keys()
         self.takes_batches = False
         self.batch_tasks: set[int] = set()
         # A spout that never replays would fill `_fails`, so unless it is a ReliableSpout the oldest are dropped.
@@ -345,7 +348,11 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         ids = None if tup_ids is None else self._ids_of(tup_ids, read.num_rows)
         if not read.num_rows:
             return
-        if self._sends_rows_alone() or not self.on_executor_thread or (ids is not None and ids.null_count):
+        if (
+            self._sends_rows_alone()
+            or not self.on_executor_thread
+            or (ids is not None and (ids.null_count or self._knows_any(ids)))
+        ):
             values = batches.values_of_rows(read)
             for row, tup_id in zip(values, [None] * read.num_rows if ids is None else ids.to_pylist(), strict=True):
                 spout.emit(row, tup_id, stream, direct_task)
@@ -369,7 +376,11 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
     def _sends_rows_alone(self) -> bool:
         """Whether rows travel as tuples: batches cannot, or somebody wants to see each tuple."""
         watched = bool(self._hooks) or self._sampler is not None
-        return not self.takes_batches or watched or self.followed is not None or self.is_known is not None
+        return not self.takes_batches or watched or self.followed is not None
+
+    def _knows_any(self, ids: Any) -> bool:
+        """Whether some of what a spout emits may be known from an earlier run; see `is_known`."""
+        return bool(self.known_ids) and not self.known_ids.isdisjoint(ids.to_pylist())
 
     def _ids_of(self, tup_ids: Any, rows: int) -> Any:
         import pyarrow as pa
@@ -392,16 +403,17 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """Send the rows to their tasks, and track those with ids."""
         tracks = ids is not None and len(self.ack_sender) > 0
         root_ids = self.take_ids(rows) if tracks else None
-        values = self.send_rows(route, parts, rows, root_ids)
-        self.count("batches")
+        values = np.zeros(rows, np.int64)
+        first = self.message_id
         if root_ids is not None:
-            first = self.message_id
+            # It is open before anything is sent: other threads may take the rows, or bring an outcome, at once.
             self.message_id += rows
-            batch = OpenBatch(first, ids, root_ids, values, self._clock.now_ns(), replay)
-            # It is open before its TRACKs are sent: the outcome may come at once.
-            self.open_batches[first] = batch
+            self.open_batches[first] = OpenBatch(first, ids, root_ids, values, self._clock.now_ns(), replay)
             self.pending_rows += rows
             self.batch_tasks.add(self.task)
+        self.send_rows(route, parts, values, root_ids)
+        self.count("batches")
+        if root_ids is not None:
             self.ack_sender.track_rows(root_ids, values, self.task, np.arange(first, first + rows))
         elif ids is not None:
             none = np.zeros(rows, np.int64)
@@ -409,9 +421,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
                 BatchOutcome(OpenBatch(-1, ids, none, none, self._clock.now_ns(), replay), np.arange(rows))
             )
 
-    def send_rows(self, route: Route, parts: Sequence[TaskRows], rows: int, root_ids: Int64s | None) -> Int64s:
-        """Send rows to their tasks, in trees of these root ids, if any; return the ack vals of their TRACKs."""
-        values = np.zeros(rows, np.int64)
+    def send_rows(self, route: Route, parts: Sequence[TaskRows], values: Int64s, root_ids: Int64s | None) -> None:
+        """Send rows to their tasks, in trees of these root ids, if any; put the ack vals of TRACKs into `values`."""
         for part in parts:
             if root_ids is None:
                 self.output.put_batch(part.outlet, TupleBatch(route.source, part.columns))
@@ -423,9 +434,16 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
                 xor_at(values, part.rows, tuple_ids)
             sent = TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)
             self.output.put_batch(part.outlet, sent)
-        route.emitted += rows
+        route.emitted += values.size
         self.emit_count += 1
-        return values
+
+    def untold_ids(self) -> Iterator[Hashable]:
+        """Yield the tuple ids whose outcome the spout has not heard. Any thread may call it."""
+        yield from [open_.tup_id for open_ in list(self.pending.values())]
+        for batch in list(self.open_batches.values()):
+            yield from batch.ids_of(batch.open_rows()).to_pylist()
+        for outcome in list(self.batch_outcomes):
+            yield from outcome.batch.ids_of(outcome.rows).to_pylist()
 
     @property
     def pending_count(self) -> int:

@@ -227,7 +227,7 @@ class ExecutorSet:
                 *arguments, fails_max=None if unbounded else _FAILS_MAX, now_ns=parts.clock.now_ns
             )
             kind = AsyncSpoutTask if isinstance(executor, AsyncSpoutExecutor) else SpoutTask
-            collector.takes_batches = self.bolts_are_here and kind is SpoutTask
+            collector.takes_batches = kind is SpoutTask
             collector.batch_tasks = self._batch_tasks
             bind = functools.partial(self._bind, node, task, collector, None)
             spout = self._make_component(node)

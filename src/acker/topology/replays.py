@@ -113,8 +113,9 @@ class ReplayTable:
         columns, tup_ids = take_rows(batch.columns, rows), take(batch.tup_ids, rows)
         waiting = ReplayBatch(columns, tup_ids, batch.stream, batch.direct_task, batch.attempt)
         waiting.due_ms, waiting.counted = due_ms, counted
-        self.forget_rows(batch, rows)
+        # Recorded before they are forgotten: another thread that asks for them finds them at any time.
         self.record_batch(waiting)
+        self.forget_rows(batch, rows)
         heapq.heappush(self._due_batches, (due_ms, waiting.number))
 
     def schedule_lost_rows(self, open_rows: Mapping[int, Any], due_ms: int) -> None:
@@ -137,10 +138,30 @@ class ReplayTable:
 
     def take_back(self, batch: ReplayBatch) -> list[tuple[Hashable, ReplayEntry]]:
         """Keep the rows of an open batch as tuples from now on; return their ids and entries."""
-        del self.batches[batch.number]
         rows = batch.kept()
         self.entries.update(rows)
+        del self.batches[batch.number]  # as in `schedule_rows`
         return rows
+
+    def entries_of(self, tup_ids: Collection[Hashable]) -> list[tuple[Hashable, ReplayEntry]]:
+        """Return the entries of these tuples, and of rows of batches with these ids. Any thread may call it."""
+        found: list[tuple[Hashable, ReplayEntry]] = []
+        while True:
+            numbers = list(self.batches)
+            for batch in list(self.batches.values()):
+                rows = np.flatnonzero(batch.is_kept)
+                ids = zip(rows.tolist(), take(batch.tup_ids, rows).to_pylist(), strict=True)
+                found += [(tup_id, batch.entry(row)) for row, tup_id in ids if tup_id in tup_ids]
+            if list(self.batches) == numbers:  # else rows may have gone from one batch to another
+                break
+            found.clear()
+        entries = self.entries.copy()
+        found += [(tup_id, entries[tup_id]) for tup_id in tup_ids if tup_id in entries]
+        return found
+
+    def holds(self, tup_id: Hashable) -> bool:
+        """Return whether a tuple or a row of a batch with this id is open or waits."""
+        return tup_id in self.entries or (bool(self.batches) and bool(self.entries_of({tup_id})))
 
     def record(
         self, tup_id: Hashable, values: Sequence[Any], stream: str | None, direct_task: int | None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from acker._flow import pack_deliveries, unpack_deliveries
 from acker.observe.reasons import reason_text
 from acker.topology.anchors import Anchors, starts_of, unanchored
+from acker.topology.arrow_columns import take_rows
 from acker.topology.tuples import Tuple, TupleSource
 
 if TYPE_CHECKING:
@@ -100,6 +101,12 @@ class TupleBatch:
             None if self._tuples is None else self._tuples[begin:end],
         )
 
+    def take(self, rows: Int64s) -> TupleBatch:
+        """Return the rows at these indices."""
+        columns, tuples = take_rows(self.columns, rows), self._tuples
+        taken = None if tuples is None else [tuples[row] for row in rows.tolist()]
+        return TupleBatch.of_anchors(self.source, columns, self.anchors().take(rows), taken)
+
     def tuples(self) -> list[Tuple]:
         """Return the rows as tuples, the same ones each time."""
         if self._tuples is None:
@@ -149,6 +156,13 @@ def values_of(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
                 values.append(column.slice(row, 1))
                 errors[row] = reason_text(error)
         return values, errors
+
+
+def value_rows(columns: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Return the values of each row as objects of Python; see `values_of` for what has none."""
+    if not columns.num_columns:
+        return [()] * columns.num_rows
+    return list(zip(*(values_of(column)[0] for column in columns.columns), strict=True))
 
 
 def rows_of(items: Sequence[Any]) -> list[Tuple]:

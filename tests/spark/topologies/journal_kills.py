@@ -1,6 +1,6 @@
 """A topology as a stream whose driver is killed between any two steps with its files, without Spark.
 
-Run it: python -m tests.spark.topologies.journal_kills FOLDER (each | again)
+Run it: python -m tests.spark.topologies.journal_kills FOLDER (each | again) [WordCountInColumns]
 
 Each process runs micro-batches as Structured Streaming does: it writes down that one begins, runs it, and writes down
 that it is done; a process that finds one that was begun runs that again. All else is real, but the stages run in this
@@ -30,7 +30,7 @@ from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.spark.topologies.stage_rows import StageRow, batches_of
 from acker.spark.topologies.stage_worker import StageWorker
 from tests.torture.topology_kills.account import CHECKPOINT, check, counts_in
-from tests.torture.topology_kills.words import ACKED, BAD, FLAKY, FOLDER, LINES, SOUR, Lines, WordCount, read_log
+from tests.torture.topology_kills.words import ACKED, BAD, FLAKY, FOLDER, LINES, SOUR, TOPOLOGIES, Lines, read_log
 
 TEXT = [
     *("the quick brown", "fox jumps over", f"the lazy {BAD}", "dog and the", f"quick {SOUR} fox", "runs away the"),
@@ -144,10 +144,10 @@ def write_lines(folder, times):
     (folder / LINES).write_text("\n".join(lines))
 
 
-def run(folder, step):
+def run(folder, step, name):
     """Run until all is drained."""
     conf = {FOLDER: str(folder), "topology.max.spout.pending": 4}
-    runtime = SparkRuntime(WordCount, conf, spark_of(), checkpoint=str(folder / CHECKPOINT))
+    runtime = SparkRuntime(TOPOLOGIES[name], conf, spark_of(), checkpoint=str(folder / CHECKPOINT))
     runtime.watch_for("drained")
     runtime.start()
     lifecycle = runtime.lifecycle
@@ -166,7 +166,7 @@ def run(folder, step):
     runtime.release()
 
 
-def run_killed(folder, kind=None, number=-1):
+def run_killed(folder, name, kind=None, number=-1):
     """Run a process that is killed at a step, and check what it has left; return whether it was killed."""
     child = os.fork()
     if not child:
@@ -178,7 +178,7 @@ def run_killed(folder, kind=None, number=-1):
         with (folder / "log").open("a") as log:
             os.dup2(log.fileno(), 2)
         try:
-            run(folder, step)
+            run(folder, step, name)
         except BaseException:  # noqa: BLE001 - told by the parent
             traceback.print_exc()
             os._exit(1)
@@ -198,36 +198,37 @@ def check_early(folder):
     assert acked <= counts <= every, (acked - counts, counts - every)
 
 
-def die_once(root):
+def die_once(root, name):
     """Kill a process at each step of a run in turn, and let another one go on."""
     accounts = []
     for number in itertools.count():
         folder = root / f"once-{number}"
         write_lines(folder, 1)
-        if not run_killed(folder, None, number):
+        if not run_killed(folder, name, None, number):
             break
-        assert not run_killed(folder)
+        assert not run_killed(folder, name)
         accounts.append(check(folder))
     return accounts
 
 
-def die_again(root):
+def die_again(root, name):
     """Kill processes one after the other, each at another kind of step, and let one more go on."""
     folder = root / "again"
     write_lines(folder, 12)
     for kind in sorted(KINDS):
-        assert run_killed(folder, kind, 0 if kind == "sync leases" else 1), kind
-    assert not run_killed(folder)
+        assert run_killed(folder, name, kind, 0 if kind == "sync leases" else 1), kind
+    assert not run_killed(folder, name)
     return check(folder)
 
 
 def main():
     root = Path(sys.argv[1])
+    name = sys.argv[3] if len(sys.argv) > 3 else "WordCount"
     if sys.argv[2] == "each":
-        accounts = die_once(root)
+        accounts = die_once(root, name)
         print(json.dumps([account._asdict() for account in accounts]))
     else:
-        print(json.dumps([die_again(root)._asdict()]))
+        print(json.dumps([die_again(root, name)._asdict()]))
 
 
 if __name__ == "__main__":

@@ -267,7 +267,10 @@ def spout_task(number, finished=False, pending=(), component=Paced, **emitted):
     spout = component()
     spout._finished = finished
     collector = SimpleNamespace(
-        task=number, pending=pending, message_id=len(pending), routes={"default": SimpleNamespace(emitted=len(pending))}
+        task=number,
+        pending_count=len(pending),
+        message_id=len(pending),
+        routes={"default": SimpleNamespace(emitted=len(pending))},
     )
     executor = SimpleNamespace(step_since_ns=None, outbox=SimpleNamespace(dirty=[]))
     return number, (executor, SimpleNamespace(spout=spout, collector=collector, next_replay_ns=lambda: None))

@@ -69,22 +69,25 @@ def test_a_driver_that_is_killed_at_each_of_its_points_counts_each_line_once(tmp
     assert (account.acked, account.dead) == (1470, 30)
 
 
-def run_without_spark(folder, how):
-    command = [sys.executable, "-W", "ignore", "-m", "tests.spark.topologies.journal_kills", str(folder), how]
+def run_without_spark(folder, how, topology):
+    program = [sys.executable, "-W", "ignore", "-m", "tests.spark.topologies.journal_kills"]
+    command = [*program, str(folder), how, topology]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path):
+@pytest.mark.parametrize("topology", ["WordCount", "WordCountInColumns"])
+def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path, topology):
     """The files of plans, commits and state, those that are merged or removed, the lease, Spark's log, and the acks."""
-    (account,) = run_without_spark(tmp_path, "again")
+    (account,) = run_without_spark(tmp_path, "again", topology)
     assert (account["acked"], account["dead"]) == (120, 24)
 
 
 @pytest.mark.slow
-def test_a_driver_that_dies_at_any_step_with_its_files_counts_each_line_once(tmp_path):
-    accounts = run_without_spark(tmp_path, "each")
+@pytest.mark.parametrize("topology", ["WordCount", "WordCountInColumns"])
+def test_a_driver_that_dies_at_any_step_with_its_files_counts_each_line_once(tmp_path, topology):
+    accounts = run_without_spark(tmp_path, "each", topology)
     assert len(accounts) > 100
     assert {(account["acked"], account["dead"]) for account in accounts} == {(10, 2)}
 

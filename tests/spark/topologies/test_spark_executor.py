@@ -1,5 +1,8 @@
 """The figures of a topology on Spark, as the driver adds them up; and the queue that bounds its micro-batches."""
 
+import numpy as np
+import pyarrow as pa
+
 from acker.local import LocalRuntime
 from acker.local.clock import Flag
 from acker.local.page.components_view import ComponentsView
@@ -9,7 +12,9 @@ from acker.observe.failures import FailureLog
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.observe.stats import RuntimeStats
 from acker.spark.topologies.spark_executor import DriverExecutors, SummedLatencies, WeighedQueue
+from acker.spark.topologies.tuple_blocks import roots_of
 from acker.topology import Bolt, Spout, Topology
+from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import TupleSource
 
 
@@ -171,3 +176,28 @@ def test_spouts_wait_while_two_micro_batches_of_bytes_are_held():
     assert not queue.has_room(spout)  # by their number
     assert queue.clear() == 100
     assert queue.has_room(spout) and queue.take_batch().tuples == 0
+
+
+def rows_of(task, numbers):
+    """Return rows as columns for a task, each in the tree of its number."""
+    root_ids = np.array(numbers, np.int64)
+    columns = pa.RecordBatch.from_pydict({"body": [bytes(92)] * root_ids.size})
+    return task, TupleBatch(SOURCE, columns, root_ids, root_ids)
+
+
+def test_rows_that_do_not_fit_wait_without_a_copy_of_their_trees_elsewhere():
+    queue = WeighedQueue(1000, Flag(), 10_000)
+    numbers = list(range(250))
+    put(queue, rows_of(3, numbers), rows_of(4, numbers[::-1]), chunk_of(5, (7, 100), (1000, 100)))
+    taken = []
+    while (batch := queue.take_batch()).tuples:
+        of_task = {}
+        for task, rows in batch.chunks:
+            of_task.setdefault(task, set()).update(roots_of(rows))
+        assert of_task[3] == of_task[4], "a tree is in two micro-batches"
+        taken.append(sorted(of_task[3]))
+        assert batch.largest == ("spout", 96 if 5 not in of_task else batch.largest[1])
+        queue.done_batch(batch)
+    assert sorted(root for roots in taken for root in roots) == numbers and len(taken) > 2
+    assert taken[0] == list(range(len(taken[0])))
+    assert (queue.size, queue.waiting_bytes, queue._held_bytes) == (0, 0, 0)

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from acker.local.executors.spout import SpoutTask
-from acker.spark.topologies.journal import BatchCommit, JournalEntry
+from acker.spark.topologies.journal import BatchCommit
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.topology import ReliableSpout
@@ -41,7 +43,7 @@ def test_a_replay_waits_no_longer_than_it_had_to_when_the_clock_was_set_back(mon
     before = ReliableSpout()
     before._replays.record("a", ("x",), None, None)
     before._replays.schedule("a", 21_000, counted=True)
-    kept = tuples_of(before).after_batch([JournalEntry(1, "a", ("x",))], (), ())
+    kept = tuples_of(before).after_batch([(1, "a")], (), ())
     assert [(entry.due, entry.wait_secs) for entry in kept] == [(NOW + 20, 20)]
 
     monkeypatch.setattr("time.time", lambda: NOW + passed)
@@ -53,7 +55,7 @@ def test_a_replay_waits_no_longer_than_it_had_to_when_the_clock_was_set_back(mon
 def test_what_was_open_is_emitted_at_once():
     before, after = ReliableSpout(), ReliableSpout()
     before._replays.record("a", ("x",), None, None)
-    kept = tuples_of(before).after_batch([JournalEntry(1, "a", ("x",))], (), ())
+    kept = tuples_of(before).after_batch([(1, "a")], (), ())
     tuples_of(after).restore(BatchCommit(entries=kept), (), ())
     assert after._replays.entries["a"].due_ms == 1_000
 
@@ -77,3 +79,19 @@ def test_a_feed_replaces_no_method_of_the_spout(kind):
     for request in requests:
         request()
     assert spout.finished is (kind is Rows)
+
+
+def test_rows_of_a_batch_that_wait_are_kept_one_by_one():
+    before, after = ReliableSpout(), ReliableSpout()
+    columns = pa.RecordBatch.from_pydict({"text": ["x", "y", "z"]})
+    batch = before._record_batch(columns, pa.array(["a", "b", "c"]), "side", None)
+    before._replays.schedule_rows(batch, np.array([1]), 21_000, counted=True)
+    before._replays.forget_rows(batch, np.array([2]))
+    kept = tuples_of(before).after_batch([(1, "a"), (1, "b"), (1, "c")], (), ())
+    assert {(entry.tup_id, entry.values, entry.stream, entry.due is None) for entry in kept} == {
+        ("a", ("x",), "side", True),
+        ("b", ("y",), "side", False),
+    }
+    tuples_of(after).restore(BatchCommit(entries=kept), (), ())
+    assert {tup_id: entry.values for tup_id, entry in after._replays.entries.items()} == {"a": ("x",), "b": ("y",)}
+    assert before._replays.holds("a") and before._replays.holds("b") and not before._replays.holds("c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow as pa
 from acker.spark.narrow_columns import narrow, widen, width_of
 from acker.topology.anchors import concat
 from acker.topology.arrow_columns import one_batch
-from acker.topology.tuple_batch import TupleBatch
+from acker.topology.tuple_batch import TupleBatch, value_rows
 from acker.topology.tuples import TupleSource
 
 # With so many rows, or so many bytes, a block is full. A worker holds some of each partition.
@@ -124,5 +124,14 @@ def unpack_rows(
     left_out = np.bincount(anchors.row_of_each()[is_excluded], minlength=len(batch)) > 0
     if not left_out.any():
         return batch
-    kept = np.flatnonzero(~left_out)
-    return TupleBatch.of_anchors(source, columns.take(kept), anchors.take(kept))
+    return batch.take(np.flatnonzero(~left_out))
+
+
+def values_by_root(rows: PackedRows) -> dict[int, tuple[Any, ...]]:
+    """Return root id -> the values of its row; of rows that belong to one tree each."""
+    root_ids = _unpack_ids(rows.root_ids)
+    if root_ids is None:
+        return {}
+    with pa.ipc.open_stream(rows.columns) as reader:
+        columns = reader.read_next_batch()
+    return dict(zip(root_ids.tolist(), value_rows(columns), strict=True))

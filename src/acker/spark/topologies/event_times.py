@@ -340,7 +340,7 @@ def _has_finished(executor: SpoutExecutor, task: SpoutTask) -> bool:
     """Return whether all that a spout task will ever emit has been in a micro-batch, or waits for the next one."""
     if executor.step_since_ns is not None or executor.outbox.dirty:
         return False
-    return task.spout._finished and not task.collector.pending and task.next_replay_ns() is None
+    return task.spout._finished and not task.collector.pending_count and task.next_replay_ns() is None
 
 
 def _is_untracked(task: SpoutTask) -> bool:

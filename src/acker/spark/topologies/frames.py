@@ -146,7 +146,8 @@ def emit_frame(
         if numbers is not None and plan.tracked:
             root_ids = np.arange(next_root, next_root + len(columns))
             next_root += len(columns)
-        values = collector.send_rows(route, route.batches.split(columns), len(columns), root_ids)
+        values = np.zeros(len(columns), np.int64)
+        collector.send_rows(route, route.batches.split(columns), values, root_ids)
         if root_ids is not None:
             collector.ack_sender.track_rows(root_ids, values, collector.task, numbers)
 

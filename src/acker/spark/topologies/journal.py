@@ -12,6 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from pyarrow import fs
 
 from acker._files.paths import locate
@@ -24,6 +26,8 @@ from acker.spark.topologies.lease import LEASE_SECS, Lease
 from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
 from acker.spark.topologies.tuple_blocks import is_pickled_by_value, values_by_root
+from acker.topology.anchors import Int64s
+from acker.topology.arrow_columns import take
 
 # Number of micro-batches that are kept. The last one is needed; the others help to see what happened.
 _KEPT: Final = 3
@@ -84,6 +88,46 @@ class JournalEntry:
         return self.task, self.tup_id
 
 
+@dataclass(frozen=True, eq=False)
+class JournalRows:
+    """Rows of a batch that a spout on the driver has emitted: what a `JournalEntry` is of a tuple.
+
+    A plan has them as they are, and another run reads them as entries.
+
+    Attributes
+    ----------
+    task : int
+        The spout task.
+    root_ids : (n,) int64
+    tup_ids : pyarrow.Array
+    stream : str or None
+    direct_task : int or None
+    attempt : int
+    """
+
+    task: int
+    root_ids: Int64s
+    tup_ids: pa.Array[Any]
+    stream: str | None
+    direct_task: int | None
+    attempt: int
+
+    def tuple_keys(self, root_ids: Int64s | None = None) -> list[TupleKey]:
+        """Return the task and the id of each row; of those alone whose trees are among `root_ids`, if given."""
+        tup_ids = self.tup_ids
+        if root_ids is not None:
+            tup_ids = take(tup_ids, np.flatnonzero(np.isin(self.root_ids, root_ids)))
+        return [(self.task, tup_id) for tup_id in tup_ids.to_pylist()]
+
+    def entries(self, values: Mapping[int, tuple[Any, ...]]) -> dict[int, JournalEntry]:
+        """Return root id -> entry of the rows whose values are given by root id."""
+        if not values:
+            return {}
+        rows = zip(self.root_ids.tolist(), self.tup_ids.to_pylist(), strict=True)
+        where = self.stream, self.direct_task, self.attempt
+        return {root: JournalEntry(self.task, tup_id, values[root], *where) for root, tup_id in rows if root in values}
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """The plan of a micro-batch: all that it processes, apart from the rows of DataFrames.
@@ -113,6 +157,8 @@ class BatchPlan:
         Bolt with event time -> the end of the last window that may end, in milliseconds.
     split : bool
         In the journal: whether the values of `entries` are in `rows` alone.
+    batches : sequence of JournalRows
+        What `entries` is, of rows of batches.
     """
 
     rows: Sequence[StageRow] = ()
@@ -127,11 +173,23 @@ class BatchPlan:
     spouts: Mapping[int, int] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     split: bool = False
+    batches: Sequence[JournalRows] = ()
 
     def recovered(self) -> BatchPlan:
         """Return the plan as it is done again after a crash."""
         tracks = {root_id: ack_val for root_id, ack_val in self.tracks.items() if root_id not in self.borrowed}
         return replace(self, tracks=tracks, left_out=self.borrowed)
+
+    def keys(self) -> list[TupleKey]:
+        """Return the task and the id of each tuple that is in the journal."""
+        keys = [entry.key for entry in self.entries.values()]
+        return keys + [key for rows in self.batches for key in rows.tuple_keys()]
+
+    def keys_of(self, root_ids: Sequence[int]) -> list[TupleKey]:
+        """Return the same of the tuples of some trees."""
+        keys = [entry.key for root in root_ids if (entry := self.entries.get(root)) is not None]
+        wanted = np.array(root_ids, np.int64)
+        return keys + [key for rows in self.batches for key in rows.tuple_keys(wanted)]
 
 
 @dataclass(frozen=True)
@@ -173,15 +231,19 @@ def _without_values(plan: BatchPlan) -> BatchPlan:
 
 
 def _with_values(plan: BatchPlan) -> BatchPlan:
-    """Give the entries their values again."""
-    if not plan.split:
+    """Give the entries their values again, and make entries of the rows of batches."""
+    if not plan.split and not plan.batches:
         return plan
     values: dict[int, tuple[Any, ...]] = {}
     for row in plan.rows:
         for root, of_root in values_by_root(row.block).items():
             values.setdefault(root, of_root)
-    entries = {root: replace(entry, values=values[root]) for root, entry in plan.entries.items()}
-    return replace(plan, entries=entries, split=False)
+    entries = dict(plan.entries)
+    if plan.split:
+        entries = {root: replace(entry, values=values[root]) for root, entry in entries.items()}
+    for rows in plan.batches:
+        entries |= rows.entries(values)
+    return replace(plan, entries=entries, batches=(), split=False)
 
 
 class _Version(NamedTuple):

@@ -17,6 +17,7 @@ from acker.spark.partition_keys import partition_keys
 from acker.spark.topologies.batch_progress import BatchProgress, new_ended
 from acker.spark.topologies.bolt_state import StateCleaner, read_files, write_states
 from acker.spark.topologies.checkpoint_layout import check_plans, layout_of, move_commit
+from acker.spark.topologies.column_blocks import parts_of
 from acker.spark.topologies.event_times import SourceKey, SpoutLook, Watermarks
 from acker.spark.topologies.frames import FrameRows, find_rows
 from acker.spark.topologies.journal import BatchPlan, Journal, JournalEntry, MemoryJournal
@@ -27,9 +28,11 @@ from acker.spark.topologies.spark_executor import DriverExecutors, Taken
 from acker.spark.topologies.spout_tuples import SpoutTuples
 from acker.spark.topologies.stage_rows import StageRow
 from acker.spark.topologies.state_log import StateChain
-from acker.spark.topologies.tuple_blocks import Chunk, bytes_of, encode_tuples, tuples_by_root
+from acker.spark.topologies.taken_trees import TakenTrees
+from acker.spark.topologies.tuple_blocks import MixedChunk, bytes_of, encode_tuples
 from acker.topology.graph import Graph
 from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple
 
 if TYPE_CHECKING:
@@ -198,7 +201,7 @@ class MicroBatches:
         spark = self._executors.spark
         spark.is_running = True
         self._frames = frames
-        taken, began = Taken([]), time.monotonic()
+        taken, trees, began = Taken([]), TakenTrees(()), time.monotonic()
         load = Load(batch)
         try:
             self._spark.sparkContext.addJobTag(self._tag)
@@ -208,8 +211,8 @@ class MicroBatches:
                 look = SpoutLook.at(self._executors.spouts_by_task)
                 # A watermark is of all that was emitted before: to leave some of it in the queue would make that late.
                 taken = spark.take(is_whole=bool(self._watermarks.names))
-                load = Load(batch, *taken[1:])
-                planned = _make_plan(self._plan, self._tuples, taken)
+                load, trees = Load(batch, *taken[1:]), TakenTrees(taken.chunks)
+                planned = _make_plan(self._plan, self._tuples, taken, trees)
                 if self._watermarks.names:
                     planned = self._with_times(planned, look, taken.chunks, frames)
                 moves = planned.ended != self._commit.ended
@@ -217,7 +220,7 @@ class MicroBatches:
                     self._save()
                     return False
                 self._journal.write_plan(batch, planned)
-                self._tuples.report_journaled(planned.entries.values())
+                self._tuples.report_journaled(planned.keys())
             else:
                 planned = planned.recovered()
                 load = Load(batch, len(planned.tracks), sum(len(row.block) for row in planned.rows))
@@ -230,7 +233,7 @@ class MicroBatches:
             evaluations, began_ns = self.evaluations, spark.clock.now_ns()
             self.progress.begin(batch, began_ns, planned.tracks.keys())
             result, failed = self._evaluate(batch, planned, frames)
-            self._finish(batch, planned, result, failed, tuples_by_root(taken.chunks), began_ns)
+            self._finish(batch, planned, result, failed, trees, began_ns)
             self._free(load.size_bytes)
             acked, secs = sum(result.acked.values()), time.monotonic() - began
             self._last_trees = acked + len(failed)
@@ -297,10 +300,10 @@ class MicroBatches:
             self._journal.commit(self.last, self._commit)
 
     def _with_times(
-        self, planned: BatchPlan, look: SpoutLook, chunks: Sequence[Chunk], frames: Collection[str]
+        self, planned: BatchPlan, look: SpoutLook, chunks: Sequence[MixedChunk], frames: Collection[str]
     ) -> BatchPlan:
         """Return a plan with what bolts with event time need."""
-        active: set[SourceKey] = {*frames, *(tuples[0].task for _, tuples in chunks if tuples)}
+        active: set[SourceKey] = {*frames, *(_emitter_of(rows) for _, rows in chunks)}
         spouts = {
             root_id: task.collector.task
             for task in self._executors.spout_tasks()
@@ -379,22 +382,19 @@ class MicroBatches:
         batch: int,
         planned: BatchPlan,
         result: MicroBatchResult,
-        trees: Mapping[int, FailedTree],
-        by_root: Mapping[int, list[Tuple]],
+        failed_trees: Mapping[int, FailedTree],
+        trees: TakenTrees,
         began_ns: int,
     ) -> None:
         """Commit, then tell the spouts."""
         roots = list(planned.tracks)
-        failed = {root_id: tree.reason for root_id, tree in trees.items() if tree.task == _DRIVER}
+        failed = {root_id: tree.reason for root_id, tree in failed_trees.items() if tree.task == _DRIVER}
         acked = [roots[index] for index in result.acked_ids.pop(_DRIVER, [])]
-        again = _failed_rows([tree for tree in trees.values() if tree.task != _DRIVER], self._frames, self._plan.graph)
-        ended = [entry for root in acked if (entry := planned.entries.get(root)) is not None]
-        told = [
-            replace(entry, reason=reason)
-            for root, reason in failed.items()
-            if (entry := planned.entries.get(root)) is not None
-        ]
-        entries = self._tuples.after_batch(planned.entries.values(), ended, [*told, *again])
+        of_frames = [tree for tree in failed_trees.values() if tree.task != _DRIVER]
+        again = _failed_rows(of_frames, self._frames, self._plan.graph)
+        ended = planned.keys_of(acked)
+        told = _failed_entries(planned, failed, trees)
+        entries = self._tuples.after_batch(planned.keys(), ended, [*told, *again])
         self._commit = replace(
             self._commit,
             chains={**self._commit.chains, **result.chains},
@@ -413,12 +413,12 @@ class MicroBatches:
         for component in result.late.keys() - self._told_late:
             self._told_late.add(component)
             logger.warning("%s", result.late[component])
-        self._deliver(planned, by_root, acked, failed, again, result, began_ns)
+        self._deliver(planned, trees, acked, failed, again, result, began_ns)
 
     def _deliver(
         self,
         planned: BatchPlan,
-        by_root: Mapping[int, list[Tuple]],
+        trees: TakenTrees,
         acked: Sequence[int],
         failed: Mapping[int, Reason],
         again: Sequence[JournalEntry],
@@ -431,10 +431,11 @@ class MicroBatches:
         elapsed_ns = spark.clock.now_ns() - began_ns
         self._executors.count_rows(rows, elapsed_ns)
         for root_id, reason in [*((root, None) for root in acked), *failed.items()]:
-            if root_id in by_root:
-                spark.settle(by_root[root_id], reason)
+            if root_id in trees.tuples:
+                spark.settle(trees.tuples[root_id], reason)
             elif (entry := planned.entries.get(root_id)) is not None:  # of a run before this one
                 self._tuples.deliver(entry, reason)
+        spark.settle_rows(*trees.rows_among([*acked, *failed]), failed)
         for entry in again:
             self._tuples.deliver(entry, entry.reason, elapsed_ns // 1_000_000)
         for task_id, ids in result.acked_ids.items():
@@ -447,18 +448,13 @@ class MicroBatches:
         spark.settling.ack_sender.send()
 
 
-def _make_plan(shared: MicroBatchPlan, tuples: SpoutTuples, taken: Taken) -> BatchPlan:
+def _make_plan(shared: MicroBatchPlan, tuples: SpoutTuples, taken: Taken, trees: TakenTrees) -> BatchPlan:
     """Return the tuples as rows, with their trees."""
     stages, graph = shared.stages, shared.graph
-    by_root = tuples_by_root(taken.chunks)
-    by_partition: dict[tuple[int, int], list[Chunk]] = {}
+    by_partition: dict[tuple[int, int], list[MixedChunk]] = {}
     for task, of_task in taken.chunks:
         stage = stages.stage_of[graph.component_of(task)]
         by_partition.setdefault((stage, task % shared.partitions), []).append((task, of_task))
-    tracks: dict[int, int] = dict.fromkeys(by_root, 0)
-    for root_id, of_root in by_root.items():
-        for tup in of_root:
-            tracks[root_id] ^= (tup._ids or {})[root_id]
     keys = partition_keys(shared.partitions).tolist()
     rows: list[StageRow] = []
     for (stage, partition), parts in sorted(by_partition.items()):
@@ -470,22 +466,53 @@ def _make_plan(shared: MicroBatchPlan, tuples: SpoutTuples, taken: Taken) -> Bat
             f"component {component!r}: it has emitted a tuple of {size:,} bytes, and Spark takes at most"
             f" {_BLOCK_MAX:,}; emit where the data is, or its parts"
         )
-    entries, borrowed = tuples.entries(by_root)
+    entries, batches, borrowed = tuples.entries(trees)
     ticks, layout = tuples.executors.spark.due_ticks(), layout_of(graph, stages)
-    time_ns = time.time_ns()
     return BatchPlan(
-        rows, tracks, entries, ticks, borrowed, layout=layout, partitions=shared.partitions, time_ns=time_ns
+        rows,
+        trees.tracks(),
+        entries,
+        ticks,
+        borrowed,
+        layout=layout,
+        partitions=shared.partitions,
+        time_ns=time.time_ns(),
+        batches=batches,
     )
 
 
-def _parts_of(chunks: list[Chunk], size_bytes: int) -> Iterator[list[Chunk]]:
+def _emitter_of(rows: list[Tuple] | TupleBatch) -> int:
+    """Return the task that has emitted a chunk."""
+    return rows.source.task if isinstance(rows, TupleBatch) else rows[0].task
+
+
+def _failed_entries(planned: BatchPlan, failed: Mapping[int, Reason], trees: TakenTrees) -> list[JournalEntry]:
+    """Return the tuples of spouts on the driver whose trees have failed, with the reasons."""
+    entries = planned.entries
+    if planned.batches:
+        root_ids, _ = trees.rows_among(failed)
+        values = trees.values_of_rows(root_ids)
+        of_rows = [each for rows in planned.batches for each in rows.entries(values).items()]
+        entries = {**entries, **dict(of_rows)}
+    return [replace(entries[root], reason=reason) for root, reason in failed.items() if root in entries]
+
+
+def _parts_of(chunks: list[MixedChunk], size_bytes: int) -> Iterator[list[MixedChunk]]:
     """Yield tuples in parts for rows of a good size: Spark copies the whole of a value several times."""
     if size_bytes <= _ROW_BYTES:
         yield chunks
         return
-    part: list[Chunk] = []
+    part: list[MixedChunk] = []
     of_part = 0
     for task, tuples in chunks:
+        if isinstance(tuples, TupleBatch):
+            for piece in parts_of(tuples):
+                part.append((task, piece))
+                of_part += piece.columns.nbytes
+                if of_part >= _ROW_BYTES:
+                    yield part
+                    part, of_part = [], 0
+            continue
         begin = 0
         for end, tup in enumerate(tuples, 1):
             of_part += bytes_of(tup)

@@ -116,7 +116,7 @@ class OutcomeFeed:
             Whether the spout will hear an outcome. Else it has the tuple among its replays.
         """
         self._journaled[tup_id] = values
-        self._task.collector.is_known = self._has
+        self._task.collector.is_known, self._task.collector.known_ids = self._has, self._journaled.keys()
         if is_awaited:
             self._awaited.add(tup_id)
 
@@ -130,7 +130,7 @@ class OutcomeFeed:
         values = self._journaled[tup_id]
         is_acked = tup_id in self._acked
         replays = self._task.replays
-        is_open = tup_id in self._awaited or (replays is not None and tup_id in replays.entries)
+        is_open = tup_id in self._awaited or (replays is not None and replays.holds(tup_id))
         if not is_open and (not is_acked or values is None):
             del self._journaled[tup_id]  # It has failed for good, or nobody knows whether it is the same.
             return False

@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from acker._engine.ids import IdGenerator
 from acker._flow import Outlet
 from acker.local.clock import Signal
@@ -19,9 +22,10 @@ from acker.local.queues import Queue, TupleQueue
 from acker.local.wiring import ExecutorSet, RuntimeParts
 from acker.observe.latencies import LATENCY_BOUNDS_NS, LatencyRecorder
 from acker.spark.topologies.outcome_feed import OutcomeFeed
-from acker.spark.topologies.tuple_blocks import Chunk, bytes_of
+from acker.spark.topologies.tuple_blocks import MixedChunk, bytes_of
 from acker.topology.graph import Node, Subscription
 from acker.topology.spout import has_frame
+from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple
 
 # A micro-batch begins when so much time has passed since its first tuple: a job takes longer than that to start.
@@ -35,19 +39,19 @@ class Taken(NamedTuple):
 
     Attributes
     ----------
-    chunks : list of Chunk
+    chunks : list of MixedChunk
     tuples, size_bytes : int
     largest : (str, int) or None
         The component that emitted the largest tuple, and its size.
     """
 
-    chunks: list[Chunk]
+    chunks: list[MixedChunk]
     tuples: int = 0
     size_bytes: int = 0
     largest: tuple[str, int] | None = None
 
 
-class WeighedQueue(Queue[Chunk]):
+class WeighedQueue(Queue[MixedChunk]):
     """The queue of all bolts: it is full by the number of its tuples, or by their bytes.
 
     Parameters
@@ -71,9 +75,9 @@ class WeighedQueue(Queue[Chunk]):
         self._sizes: deque[list[int]] = deque()
         self._held_bytes = self.waiting_bytes = 0
 
-    def put(self, chunk: Chunk, items: int) -> None:
+    def put(self, chunk: MixedChunk, items: int) -> None:
         """Add a chunk, even if there is no room."""
-        sizes = [bytes_of(tup) for tup in chunk[1]]
+        sizes = _sizes_of(chunk[1])
         with self._lock:
             self._sizes.append(sizes)
             self._held_bytes += sum(sizes)
@@ -102,15 +106,9 @@ class WeighedQueue(Queue[Chunk]):
                     self._sizes.append(of_chunk)
             size_bytes = sum(map(sum, sizes))
             self.waiting_bytes -= size_bytes
-        largest = max(
-            (
-                (max(of_chunk), tuples[of_chunk.index(max(of_chunk))]._source.component)
-                for (_, tuples), of_chunk in zip(chunks, sizes, strict=True)
-                if tuples
-            ),
-            default=None,
-        )
-        return Taken(chunks, sum(map(len, sizes)), size_bytes, None if largest is None else (largest[1], largest[0]))
+        largest = max(map(_largest, [rows for _, rows in chunks], sizes), default=None)
+        count = sum(len(rows) for _, rows in chunks)
+        return Taken(chunks, count, size_bytes, None if largest is None else (largest[1], largest[0]))
 
     def done_batch(self, taken: Taken) -> None:
         """Make room for what a micro-batch has processed."""
@@ -126,33 +124,93 @@ class WeighedQueue(Queue[Chunk]):
             return super().clear()
 
 
+def _sizes_of(rows: list[Tuple] | TupleBatch) -> list[int]:
+    """Return the bytes of each tuple; of rows as columns, which count as equally large, those of all."""
+    if isinstance(rows, TupleBatch):
+        return [max(1, -(-rows.columns.nbytes // len(rows))) * len(rows)]
+    return [bytes_of(tup) for tup in rows]
+
+
+def _largest(rows: list[Tuple] | TupleBatch, sizes: list[int]) -> tuple[int, str]:
+    """Return the bytes of the largest tuple, and the component that emitted it."""
+    if isinstance(rows, TupleBatch):
+        return sizes[0] // len(rows), rows.source.component
+    return max(sizes), rows[sizes.index(max(sizes))]._source.component
+
+
+class _Cut:
+    """Chooses what of some chunks makes up a micro-batch: what comes first and fits, and all else of these trees."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._roots: set[int] = set()
+        self._taken_bytes = 0
+        self._is_full = False
+
+    def of(self, rows: list[Tuple] | TupleBatch, sizes: list[int]) -> npt.NDArray[np.bool_]:
+        """Return which of the tuples or rows of the next chunk are taken."""
+        if isinstance(rows, TupleBatch):
+            return self._of_batch(rows, sizes[0])
+        return np.array([self._takes(tup._ids or {}, size) for tup, size in zip(rows, sizes, strict=True)], bool)
+
+    def _takes(self, roots: Mapping[int, int], size: int) -> bool:
+        self._is_full = self._is_full or (self._taken_bytes > 0 and self._taken_bytes + size > self._bytes_max)
+        if self._is_full and self._roots.isdisjoint(roots):
+            return False
+        self._roots.update(roots)
+        self._taken_bytes += size
+        return True
+
+    def _of_batch(self, batch: TupleBatch, size: int) -> npt.NDArray[np.bool_]:
+        count, root_ids = len(batch), batch.anchors().root_id
+        fits = 0
+        if not self._is_full:
+            fits = min(count, max(0, self._bytes_max - self._taken_bytes) // (size // count))
+            if not self._taken_bytes:
+                fits = max(1, fits)
+            self._is_full = fits < count
+        is_taken = np.arange(count) < fits
+        if root_ids.size:
+            roots = np.concatenate([np.fromiter(self._roots, np.int64, len(self._roots)), root_ids[:fits]])
+            is_taken |= np.isin(root_ids, roots)  # those of a spout belong to one tree each
+            self._roots.update(root_ids[is_taken].tolist())
+        self._taken_bytes += size // count * int(is_taken.sum())
+        return is_taken
+
+
 def _split(
-    chunks: Sequence[Chunk], sizes: Sequence[list[int]], bytes_max: int
-) -> tuple[list[Chunk], list[list[int]], list[tuple[Chunk, list[int]]]]:
+    chunks: Sequence[MixedChunk], sizes: Sequence[list[int]], bytes_max: int
+) -> tuple[list[MixedChunk], list[list[int]], list[tuple[MixedChunk, list[int]]]]:
     """Return the first tuples that fit, with all others of their trees; their sizes; and what is left."""
-    roots: set[int] = set()
-    size_bytes, is_full = 0, False
-    first: list[Chunk] = []
+    cut = _Cut(bytes_max)
+    first: list[MixedChunk] = []
     of_first: list[list[int]] = []
-    left: list[tuple[Chunk, list[int]]] = []
-    for (task, tuples), of_chunk in zip(chunks, sizes, strict=True):
-        mine: list[tuple[Tuple, int]] = []
-        others: list[tuple[Tuple, int]] = []
-        for tup, size in zip(tuples, of_chunk, strict=True):
-            ids = tup._ids or {}
-            is_full = is_full or (size_bytes > 0 and size_bytes + size > bytes_max)
-            if is_full and roots.isdisjoint(ids):
-                others.append((tup, size))
-                continue
-            mine.append((tup, size))
-            roots.update(ids)
-            size_bytes += size
-        if mine:
-            first.append((task, [tup for tup, _ in mine]))
-            of_first.append([size for _, size in mine])
-        if others:
-            left.append(((task, [tup for tup, _ in others]), [size for _, size in others]))
+    left: list[tuple[MixedChunk, list[int]]] = []
+    for (task, rows), of_chunk in zip(chunks, sizes, strict=True):
+        is_taken = cut.of(rows, of_chunk)
+        mine, of_mine = _part(rows, of_chunk, is_taken)
+        others, of_others = _part(rows, of_chunk, ~is_taken)
+        if len(mine):
+            first.append((task, mine))
+            of_first.append(of_mine)
+        if len(others):
+            left.append(((task, others), of_others))
     return first, of_first, left
+
+
+def _part(
+    rows: list[Tuple] | TupleBatch, sizes: list[int], is_part: npt.NDArray[np.bool_]
+) -> tuple[list[Tuple] | TupleBatch, list[int]]:
+    """Return some tuples or rows of a chunk, and their sizes."""
+    if is_part.all():
+        return rows, sizes
+    if isinstance(rows, TupleBatch):
+        part = rows.take(np.flatnonzero(is_part))
+        return part, [sizes[0] // len(rows) * len(part)]
+    chosen = is_part.tolist()
+    return [tup for tup, each in zip(rows, chosen, strict=True) if each], [
+        size for size, each in zip(sizes, chosen, strict=True) if each
+    ]
 
 
 class BoltFigures(BoltTask):
@@ -274,6 +332,25 @@ class SparkExecutor(BoltExecutor):
             else:
                 self.settling.fail(tup, reason)
                 return
+
+    def settle_rows(
+        self, root_ids: npt.NDArray[np.int64], ack_vals: npt.NDArray[np.int64], reasons: Mapping[int, Any]
+    ) -> None:
+        """Ack the trees of rows of batches, or fail those with reasons.
+
+        Parameters
+        ----------
+        root_ids, ack_vals : (n,) int64
+            The trees, and the xor of the tuple ids in each.
+        reasons : mapping of int to Reason
+            By root id.
+        """
+        sender = self.settling.ack_sender
+        failed = [root_id for root_id in root_ids.tolist() if root_id in reasons] if reasons else []
+        is_good = ~np.isin(root_ids, failed)
+        sender.ack_rows(root_ids[is_good], ack_vals[is_good])
+        for root_id in failed:
+            sender.fail([root_id], reasons[root_id])
 
     def due_ticks(self) -> frozenset[str]:
         """Return the components whose tick is due; they are due again after their interval.

@@ -10,6 +10,7 @@ from acker.observe.durations import format_duration
 from acker.observe.holders import Holder
 from acker.spark.topologies.batch_progress import BatchProgress
 from acker.spark.topologies.spark_executor import DriverExecutors
+from acker.spark.topologies.tuple_blocks import roots_of
 
 _NS_PER_MS = 1_000_000
 
@@ -38,11 +39,10 @@ def find_on_spark(
             if not found[root_id]:
                 found[root_id].append(batch)
     components = {task.collector.task: task.collector.component for task in executors.spark.tasks}
-    for task, tuples in executors.spark.inbox.chunks():
+    for task, rows in executors.spark.inbox.chunks():
         waiting = Holder(components[task], task, "queue", None, "waits for the next micro-batch")
-        for tup in tuples:
-            for root_id in found.keys() & (tup._ids or {}).keys():
-                if waiting not in found[root_id]:
-                    found[root_id].append(waiting)
+        for root_id in found.keys() & roots_of(rows):
+            if waiting not in found[root_id]:
+                found[root_id].append(waiting)
     find_outcomes(executors, found, calls, now_ns)
     return found

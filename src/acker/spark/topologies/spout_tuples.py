@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from acker.errors import CheckpointError
-from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry, TupleKey
+from acker.local.executors.spout import SpoutTask
+from acker.spark.topologies.journal import BatchCommit, BatchPlan, JournalEntry, JournalRows, TupleKey
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spark_executor import DriverExecutors
-from acker.topology.tuples import Tuple
+from acker.spark.topologies.taken_trees import TakenTrees
+from acker.topology.arrow_columns import take
 
 
 class SpoutTuples:
@@ -85,14 +89,20 @@ class SpoutTuples:
         """Deliver an outcome to a spout on the thread of the spout, before its `next_tuple` is called again."""
         self._feed(entry).put(entry, reason, elapsed_ms=elapsed_ms)
 
-    def entries(self, by_root: Mapping[int, Sequence[Tuple]]) -> tuple[dict[int, JournalEntry], frozenset[int]]:
-        """Return what the spouts know of some trees: root id -> entry; and the borrowed root ids."""
+    def entries(self, trees: TakenTrees) -> tuple[dict[int, JournalEntry], list[JournalRows], frozenset[int]]:
+        """Return what the spouts know of some trees: root id -> entry; rows of batches; and the borrowed root ids."""
+        by_root = trees.tuples
         entries: dict[int, JournalEntry] = {}
+        batches: list[JournalRows] = []
         borrowed: set[int] = set()
         for number, task in self._tasks.items():
+            rows = _rows_in(number, task, trees)
             if not task.spout.journaled:
-                borrowed.update(each.root_id for each in list(task.collector.pending.values()))
+                roots = {each.root_id for each in list(task.collector.pending.values())}
+                borrowed |= roots & by_root.keys()
+                borrowed.update(root_id for each in rows for root_id in each.root_ids.tolist())
                 continue
+            batches += rows
             for pending in list(task.collector.pending.values()):
                 tuples = by_root.get(pending.root_id)
                 if tuples is not None:
@@ -102,43 +112,41 @@ class SpoutTuples:
                     entries[pending.root_id] = JournalEntry(
                         number, pending.tup_id, tuple(first.values), first.stream, direct_task, attempt
                     )
-        return entries, frozenset(borrowed & by_root.keys())
+        return entries, batches, frozenset(borrowed)
 
-    def report_journaled(self, entries: Iterable[JournalEntry]) -> None:
+    def report_journaled(self, keys: Iterable[TupleKey]) -> None:
         """Tell the spouts which of their tuples are on disk."""
         by_task: dict[int, list[Any]] = {}
-        for entry in entries:
-            by_task.setdefault(entry.task, []).append(entry.tup_id)
+        for number, tup_id in keys:
+            by_task.setdefault(number, []).append(tup_id)
         for number, tup_ids in by_task.items():
             self._tasks[number].spout.on_journaled(tup_ids)
 
     def after_batch(
-        self, planned: Iterable[JournalEntry], acked: Iterable[JournalEntry], failed: Sequence[JournalEntry]
+        self, planned: Iterable[TupleKey], acked: Iterable[TupleKey], failed: Sequence[JournalEntry]
     ) -> list[JournalEntry]:
         """Return what a commit keeps: the tuples that failed, and those that wait for another attempt.
 
         Parameters
         ----------
-        planned, acked, failed : iterable of JournalEntry
-            The tuples of the micro-batch. Rows of a DataFrame are in `failed` only.
+        planned, acked : iterable of (int, hashable)
+            The tuples of the micro-batch.
+        failed : iterable of JournalEntry
+            Those that failed, and rows of a DataFrame that did.
         """
-        ended = {entry.key for entry in acked}
+        ended = set(acked)
         told = {entry.key for entry in failed}
-        self._journaled |= {entry.key for entry in planned} | told
+        self._journaled |= {*planned, *told}
         kept = [*failed, *self._waiting(ended | told)]
         self._journaled = {entry.key for entry in kept}  # the others were acked, or are dead letters
         return kept
 
-    def acked_after_batch(self, acked: Iterable[JournalEntry]) -> list[TupleKey]:
+    def acked_after_batch(self, acked: Iterable[TupleKey]) -> list[TupleKey]:
         """Return what a commit keeps of the tuples that were acked: those whose spout may not have returned from `ack`.
 
         That is so until the spout has the outcome, and its executor has ended the step in which it got it.
         """
-        open_keys = {
-            (number, pending.tup_id)
-            for number, task in self._tasks.items()
-            for pending in list(task.collector.pending.values())
-        }
+        open_keys = {(number, tup_id) for number, task in self._tasks.items() for tup_id in task.collector.untold_ids()}
         for number, feed in self.executors.feeds.items():
             open_keys |= {(number, tup_id) for tup_id in feed.acks()}
         kept: dict[TupleKey, int | None] = {}
@@ -149,17 +157,18 @@ class SpoutTuples:
                 kept[key] = None
             elif executor.crash is not None or not has_ended:
                 kept[key] = executor.steps if steps is None else steps
-        self._acked = {**kept, **dict.fromkeys((entry.key for entry in acked), None)}
+        self._acked = {**kept, **dict.fromkeys(acked, None)}
         return list(self._acked)
 
-    def _waiting(self, known: Collection[TupleKey]) -> list[JournalEntry]:
+    def _waiting(self, known: set[TupleKey]) -> list[JournalEntry]:
         entries: dict[TupleKey, JournalEntry] = {}
         for number, task in self._tasks.items():
             feed = self.executors.feeds.get(number)
             for entry in () if feed is None else feed.failures():
                 entries[entry.key] = entry
+            wanted = {tup_id for task_number, tup_id in self._journaled - known if task_number == number}
             now, now_ms = time.time(), task.collector.now_ms()
-            for tup_id, replay in () if task.replays is None else task.replays.entries.copy().items():
+            for tup_id, replay in () if task.replays is None else task.replays.entries_of(wanted):
                 where = replay.stream, replay.direct_task
                 waiting = JournalEntry(number, tup_id, tuple(replay.values), *where, replay.attempt)
                 if replay.due_ms is not None:
@@ -167,6 +176,18 @@ class SpoutTuples:
                     waiting = dataclasses.replace(waiting, due=now + wait_secs, wait_secs=wait_secs)
                 entries.setdefault(waiting.key, waiting)
         return [entry for key, entry in entries.items() if key in self._journaled and key not in known]
+
+
+def _rows_in(number: int, task: SpoutTask, trees: TakenTrees) -> list[JournalRows]:
+    """Return the open rows of a spout task's batches that are among some trees."""
+    found = []
+    for batch in list(task.collector.open_batches.values()):
+        rows = np.flatnonzero(batch.is_open & np.isin(batch.root_ids, trees.root_ids))
+        if rows.size:
+            replay = batch.replay
+            where = (None, None) if replay is None else (replay.stream, replay.direct_task)
+            found.append(JournalRows(number, batch.root_ids[rows], take(batch.tup_ids, rows), *where, batch.attempt))
+    return found
 
 
 def _wait_ms(entry: JournalEntry) -> int:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from acker._flow import pack_deliveries, unpack_deliveries
 from acker.errors import TopologyError, exception_text
+from acker.spark.topologies import column_blocks
 from acker.spark.topologies.column_blocks import PackedRows, may_join, pack_rows, unpack_rows
 from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple, TupleSource
@@ -35,6 +36,13 @@ _FLAT: Final = frozenset({bytes, bytearray, str, int, float, bool, type(None)})
 # The module whose functions make again what is pickled by value.
 _BY_VALUE: Final = b"cloudpickle"
 _source_of = attrgetter("_source")
+
+
+def roots_of(rows: list[Tuple] | TupleBatch) -> set[int]:
+    """Return the root ids of the trees that tuples, or rows as columns, belong to."""
+    if isinstance(rows, TupleBatch):
+        return set(rows.anchors().root_id.tolist())
+    return {root_id for tup in rows for root_id in tup._ids or ()}
 
 
 def tuples_by_root(chunks: Iterable[Chunk]) -> dict[int, list[Tuple]]:
@@ -71,9 +79,13 @@ def _size_of(value: object) -> int:
 
 
 def values_by_root(block: bytes) -> dict[int, tuple[Any, ...]]:
-    """Return root id -> the values of the first tuple of its tree in a block."""
+    """Return root id -> the values of the first tuple of its tree in a block, which the driver has written."""
     found: dict[int, tuple[Any, ...]] = {}
-    for _, _, _, columns, root_bytes, _, others in pickle.loads(block):
+    for _, _, _, columns, *ids in pickle.loads(block):
+        if isinstance(columns, bytes):
+            found = column_blocks.values_by_root(PackedRows(columns, *ids)) | found
+            continue
+        root_bytes, _, others = ids
         root_ids = np.frombuffer(root_bytes, np.int64).tolist()
         rows = zip(*columns, strict=True) if columns else [()] * len(root_ids)
         for index, (root_id, values) in enumerate(zip(root_ids, rows, strict=True)):
