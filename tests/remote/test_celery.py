@@ -292,6 +292,15 @@ def test_a_task_that_the_main_process_sends_again_is_awaited(shop):
     assert set(packed("of a run that counts")) <= set(shop.run(shop.tasks.lost_once))
 
 
+def test_eager_tasks_are_a_part_of_the_code_that_calls_them(shop, monkeypatch):
+    monkeypatch.setattr(shop.app.conf, "task_always_eager", True)
+    shop.client.delete(f"{shop.queue_name}:done")
+    with tree(shop.replies) as jobs:
+        shop.tasks.pack.delay("eager")
+    jobs.wait(0)  # nothing was sent
+    assert shop.done == packed("eager")
+
+
 def test_a_send_for_no_message_is_logged_where_others_are_for_one(shop, caplog):
     shop.run(shop.tasks.post)
     thread = threading.Thread(target=shop.tasks.post.delay, args=("stray",), name="stray")
