@@ -50,8 +50,9 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
         self.states, self.drill, self.page = folder / "wordcount.state", folder / "drill", folder / "report.html"
         self.log, self.log_of_spark = folder / "run.log", folder / "spark.log"
-        # A stream that goes on has dead letters already.
-        self.letters = Path(options.checkpoint or folder, "dead-letters.jsonl")
+        # A stream that goes on has dead letters already. In an object store nothing can be added to a file.
+        beside = None if "://" in (options.checkpoint or "") else options.checkpoint
+        self.letters = Path(beside or folder, "dead-letters.jsonl")
         old = [self.states, self.drill, self.page]
         for path in old if options.checkpoint else [*old, self.letters]:
             path.unlink(missing_ok=True)
