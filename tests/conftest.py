@@ -1,6 +1,7 @@
 """What the tests share: the acker beside the reference, servers of brokers, Spark, and one Hypothesis profile."""
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import acker
 import acker._core
 from tests.leftovers import Before
 from tests.native_testing import fail_allocations_after
-from tests.servers import NoServerError, Server
+from tests.servers import IMPOSSIBLE, NOT_BROUGHT, NoServerError, Server
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time, and where .ci/run was
@@ -72,6 +73,7 @@ NEED_CLIENTS = [
     "remote/test_trees.py",
     "repository/test_servers.py",
     "spark/topologies/test_broker_kills.py",
+    "spark/test_object_store.py",
     "spark/topologies/test_kafka_spout.py",
 ]
 collect_ignore_glob += NEED_CLIENTS if MISSING else []
@@ -200,6 +202,17 @@ def do_without(name, why):
     pytest.fail(f"no server {name}: {why}")
 
 
+def find_jars(name, listed, monkeypatch):
+    """Return the folder with jars for Spark, those that a list of scripts/brokers/kafka.py names."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    module, errors = importlib.import_module("brokers.kafka"), importlib.import_module("brokers.errors")
+    try:
+        return module.Jars(name, getattr(module, listed)).find_or_bring(os.environ)
+    except errors.UnavailableError as why:
+        code = NOT_BROUGHT if isinstance(why, errors.NotBroughtError) else IMPOSSIBLE
+        do_without(name, NoServerError(str(why), code))
+
+
 def run_server(name, tmp_path_factory):
     """Run a server for all tests of this process: see tests/servers.py for what a test can do to it."""
     try:
@@ -245,7 +258,7 @@ def postgresql(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sqs(tmp_path_factory):
-    """A server that answers as SQS; `url` is for endpoint_url. A kill loses all that it holds."""
+    """A server that answers as SQS and as S3; `url` is for endpoint_url. A kill loses all that it holds."""
     yield from run_server("sqs", tmp_path_factory)
 
 

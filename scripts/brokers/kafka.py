@@ -26,6 +26,8 @@ TIMEOUT_SECONDS = 20
 JARS = Path(__file__).with_suffix(".json")
 # The same of Spark's source for Kafka.
 SPARK_JARS = Path(__file__).with_name("spark_kafka.json")
+# Hadoop's client of S3, without what PySpark has, and the parts of Amazon's SDK that it loads instead of all of them.
+S3_JARS = Path(__file__).with_name("hadoop_aws.json")
 JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 

@@ -61,7 +61,7 @@ PRIVATE_ALLOWED = {
     *("_asdict", "_fields", "_make", "_replace"),
     # Of Python, PySpark, Py4J, pika and Celery, which have no public ones.
     *("_create_task_sender", "_current_frames", "_exit", "_gateway_client", "_get_running_loop", "_getframe"),
-    *("_explain_string", "_jdf", "_jsc", "_terminate_stream"),
+    *("_explain_string", "_instantiatedSession", "_jdf", "_jsc", "_jsparkSession", "_terminate_stream"),
 }
 
 LINE_LENGTH_MAX = 120

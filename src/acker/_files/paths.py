@@ -10,13 +10,16 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from acker._engine.user_frames import user_stacklevel
+from acker._files.object_stores import S3_SCHEMES, Settings, open_store
 from acker._files.sink_log import LOG, read_log
 from acker.errors import ArgumentTypeError, ArgumentValueError
 
@@ -26,6 +29,11 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Characters that pyarrow accepts unquoted in a URI, without those of patterns.
 _URI_CHARACTERS: Final = "%/:@!$&'()+,;=~"
+# By the scheme of a URI, what lets pyarrow open it.
+_MENDS: Final = {
+    "hdfs": "it needs Hadoop's libhdfs, JAVA_HOME and CLASSPATH (`hadoop classpath --glob`) on each machine",
+}
+_OTHER_MEND: Final = "use s3a, abfss, gs or hdfs, or a path where the storage is mounted"
 
 
 def list_files(
@@ -33,6 +41,7 @@ def list_files(
     *,
     filesystem: fs.FileSystem | None = None,
     logs: bool = True,
+    settings: Settings | None = None,
 ) -> list[tuple[fs.FileSystem, str]]:
     """Return the files that `paths` name, in order, each once, also where symbolic links give it several names.
 
@@ -43,6 +52,8 @@ def list_files(
         Where the paths are. By default that of each URI, and for other paths this machine.
     logs : bool
         Follow the logs of file sinks: in their directories only committed files count.
+    settings : callable, optional
+        Hadoop's configuration.
 
     Raises
     ------
@@ -70,7 +81,7 @@ def list_files(
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
         asked += 1
-        located, base, pattern = resolve(os.fspath(path), filesystem)
+        located, base, pattern = resolve(os.fspath(path), filesystem, settings)
         number = next((i for i, (known, _) in enumerate(seen) if known.equals(located)), len(seen))
         if number == len(seen):
             seen.append((located, Directories(located, logs=logs)))
@@ -86,7 +97,9 @@ def list_files(
     return list(found.values())
 
 
-def resolve(path: str, given: fs.FileSystem | None = None) -> tuple[fs.FileSystem, str, list[str]]:
+def resolve(
+    path: str, given: fs.FileSystem | None = None, settings: Settings | None = None
+) -> tuple[fs.FileSystem, str, list[str]]:
     """Return a filesystem, a path on it, and the pattern's segments below that path.
 
     A path that exists as written is no pattern, whatever characters it has.
@@ -96,12 +109,13 @@ def resolve(path: str, given: fs.FileSystem | None = None) -> tuple[fs.FileSyste
     path : str
     given : pyarrow.fs.FileSystem, optional
         Where the path is, if the path itself does not say it.
+    settings : callable, optional
+        Hadoop's configuration.
     """
     if given is not None:
         return _resolve_segments(path.split("/"), lambda first: (given, "/".join(first) or "/" * path.startswith("/")))
-    is_uri = _URI.match(path) is not None
-    segments = path.split("/") if is_uri or os.sep == "/" else re.split(r"[\\/]", path)
-    return _resolve_segments(segments, lambda first: _locate_segments(first, path, is_uri=is_uri))
+    segments = path.split("/") if is_uri(path) or os.sep == "/" else re.split(r"[\\/]", path)
+    return _resolve_segments(segments, lambda first: _locate_segments(first, path, settings))
 
 
 def _resolve_segments(
@@ -119,10 +133,10 @@ def _resolve_segments(
     return *locate_first(segments[:plain]), segments[plain:]
 
 
-def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[fs.FileSystem, str]:
+def _locate_segments(segments: list[str], path: str, settings: Settings | None) -> tuple[fs.FileSystem, str]:
     base = "/".join(segments)
-    if is_uri:
-        return locate(quote(base, safe=_URI_CHARACTERS))
+    if is_uri(path):
+        return locate(quote(base, safe=_URI_CHARACTERS), settings)
     # The workers may have another working directory.
     return locate(str(Path(base or ("/" if path.startswith("/") else ".")).absolute()))
 
@@ -130,15 +144,77 @@ def _locate_segments(segments: list[str], path: str, *, is_uri: bool) -> tuple[f
 def make_absolute(path: str | os.PathLike[str]) -> str:
     """Return a URI as it is, and a path of this machine as an absolute one."""
     text = os.fspath(path)
-    return text if _URI.match(text) is not None else str(Path(text).absolute())
+    return text if is_uri(text) else str(Path(text).absolute())
 
 
-def locate(path: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of an absolute path or a URI, and the path on it."""
-    if _URI.match(path) is None:
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A path with its filesystem, which workers that know no configuration of Hadoop get with it.
+
+    Attributes
+    ----------
+    text : str
+        As the user wrote it, for errors.
+    filesystem : pyarrow.fs.FileSystem
+    path : str
+        On that filesystem.
+    """
+
+    text: str
+    filesystem: fs.FileSystem
+    path: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def below(self, name: str) -> Place:
+        """Return the place of a name in this directory."""
+        return Place(f"{self.text}/{name}", self.filesystem, f"{self.path}/{name}")
+
+
+def locate(path: str | Place, settings: Settings | None = None) -> tuple[fs.FileSystem, str]:
+    """Return the filesystem of an absolute path or a URI, and the path on it.
+
+    Parameters
+    ----------
+    path : str or Place
+    settings : callable, optional
+        Hadoop's configuration. Without it pyarrow finds endpoints and credentials by itself.
+
+    Raises
+    ------
+    ArgumentValueError
+        pyarrow has no filesystem for the URI.
+    """
+    if isinstance(path, Place):
+        return path.filesystem, path.path
+    if not is_uri(path):
         return fs.LocalFileSystem(use_mmap=True), path
-    filesystem, root = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", path))
+    store = open_store(path, settings) if settings is not None else None
+    if store is not None:
+        return store, path_in_store(path)
+    scheme = path.partition(":")[0]
+    try:
+        filesystem, root = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", path))
+    except (OSError, ImportError, pa.ArrowInvalid) as error:
+        if isinstance(error, OSError) and scheme not in _MENDS:  # of a network
+            raise
+        raise ArgumentValueError(
+            f"{scheme}: pyarrow opens no filesystem for this URI; {_MENDS.get(scheme, _OTHER_MEND)}"
+        ) from error
     return fs.LocalFileSystem(use_mmap=True) if isinstance(filesystem, fs.LocalFileSystem) else filesystem, root
+
+
+def is_uri(path: str) -> bool:
+    """Return whether a text is a URI, and no path of this machine."""
+    return _URI.match(path) is not None
+
+
+def path_in_store(uri: str) -> str:
+    """Return the path that pyarrow has for a URI of an object store: it begins with the bucket or container."""
+    parts = urlsplit(uri)
+    netloc = parts.netloc.partition("@")[0] if parts.scheme not in S3_SCHEMES else parts.netloc.rpartition("@")[2]
+    return f"{netloc}{unquote(parts.path)}"
 
 
 def is_hidden(name: str) -> bool:
@@ -298,7 +374,8 @@ def _paths_of(uris: list[str]) -> Iterator[str]:
         path = unquote(parts.path).lstrip("/")
         host = (parts.scheme, parts.netloc)
         if host not in before:
-            # Java leaves characters unquoted that pyarrow does not accept.
-            located = locate(quote(uri, safe=_URI_CHARACTERS))[1]
+            # Java leaves characters unquoted that pyarrow does not accept. Where S3 is, only a request would tell.
+            quoted = quote(uri, safe=_URI_CHARACTERS)
+            located = path_in_store(quoted) if parts.scheme in S3_SCHEMES else locate(quoted)[1]
             before[host] = located[: len(located) - len(path)]
         yield before[host] + path

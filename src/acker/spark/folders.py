@@ -8,8 +8,10 @@ import os
 from pyarrow import fs
 
 from acker._engine import storage
-from acker._files.paths import locate, make_absolute
+from acker._files.object_stores import OBJECT_STORES
+from acker._files.paths import make_absolute
 from acker.errors import ArgumentTypeError
+from acker.spark.hadoop import place_of
 
 
 class Folder:
@@ -27,14 +29,14 @@ class Folder:
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"{name}: expected the path of a folder, got {type(path).__name__}")
         # Absolute, since another process may have another working directory.
-        self._filesystem, root = locate(make_absolute(path))
-        self._root = root.rstrip("/")
+        place = place_of(make_absolute(path))
+        self._filesystem, self._root = place.filesystem, place.path.rstrip("/")
         is_local = isinstance(self._filesystem, fs.LocalFileSystem)
         # For errors and logs: a URI may hold a password.
         self.path = self._root if is_local else f"{self._filesystem.type_name}://{self._root}"
 
     def make(self) -> None:
-        """Make the folder, if it is missing."""
+        """Make the folder, if it is missing, also in an object store: Spark reads a stream from no other one."""
         self._filesystem.create_dir(self._root, recursive=True)
 
     def names(self) -> frozenset[str]:
@@ -56,16 +58,12 @@ class Folder:
 
         On a local disk the file has reached the disk afterwards, and only its owner may read it.
         """
-        self.make()
+        make_directory(self._filesystem, self._root)
         path = f"{self._root}/{name}"
         if isinstance(self._filesystem, fs.LocalFileSystem):
             storage.write(path, [data], temporary=f".{name}-")
             return
-        # Spark ignores names that begin with a dot.
-        temporary = f"{self._root}/.{name}.tmp"
-        with self._filesystem.open_output_stream(temporary) as target:
-            target.write(data)
-        self._filesystem.move(temporary, path)
+        write_elsewhere(self._filesystem, path, data)
 
     def remove_unfinished(self, *names: str) -> None:
         """Remove what killed processes have begun to write of files whose names begin so; nobody may write them now."""
@@ -78,3 +76,22 @@ class Folder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._filesystem.delete_file(f"{self._root}/{name}")
+
+
+def make_directory(filesystem: fs.FileSystem, path: str) -> None:
+    """Make a directory for files, if it is missing; an object store needs none."""
+    if filesystem.type_name not in OBJECT_STORES:
+        filesystem.create_dir(path, recursive=True)
+
+
+def write_elsewhere(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
+    """Write a file on a filesystem that is not local; readers see it whole, as far as the filesystem can."""
+    # In an object store a file appears when it is closed; a move would be a copy.
+    is_store = filesystem.type_name in OBJECT_STORES
+    folder, _, name = path.rpartition("/")
+    # Spark ignores names that begin with a dot.
+    target = path if is_store else f"{folder}/.{name}.tmp"
+    with filesystem.open_output_stream(target) as stream:
+        stream.write(data)
+    if not is_store:
+        filesystem.move(target, path)

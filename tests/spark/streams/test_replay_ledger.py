@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from acker import Completions, Outcome
 from acker.errors import CheckpointError
-from acker.spark import folders
+from acker.spark import hadoop
 from acker.spark.checksums import seal_parquet
 from acker.spark.folders import Folder
 from acker.spark.streams import replay_ledger
@@ -205,9 +205,8 @@ def test_the_folder_may_be_on_any_filesystem_of_pyarrow(tmp_path, monkeypatch):
             opened.append(path)
             return super().open_output_stream(path, *rest, **named)
 
-    monkeypatch.setattr(
-        folders, "locate", lambda path: (Watched(str(tmp_path), fs.LocalFileSystem()), "bucket/ledger/")
-    )
+    elsewhere = Watched(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(hadoop, "locate", lambda path, settings: (elsewhere, "bucket/ledger/"))
     ledger = open_ledger("s3://bucket/ledger/")
     assert ledger.state().held.num_rows == 0
     run(ledger, 0, completions((1, Outcome.FAILED)))
@@ -222,8 +221,11 @@ def test_the_ledger_may_be_in_s3(sqs, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
     scheme, _, host = sqs.url.partition("://")
-    options = f"endpoint_override={host}&scheme={scheme}&region=us-east-1&allow_bucket_creation=true"
-    uri = f"s3a://{uuid.uuid4().hex}/ledger?{options}"
+    options = f"endpoint_override={host}&scheme={scheme}&region=us-east-1"
+    bucket = uuid.uuid4().hex
+    makes_buckets, _ = fs.FileSystem.from_uri(f"s3://{bucket}?{options}&allow_bucket_creation=true")
+    makes_buckets.create_dir(bucket)
+    uri = f"s3a://{bucket}/ledger?{options}"
     monkeypatch.setattr(replay_ledger, "_FILES_MAX", 2)
     ledger = open_ledger(uri)
     for batch_id in range(6):

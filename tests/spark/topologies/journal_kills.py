@@ -81,7 +81,7 @@ class Steps:
                 super().delete_file(path)
 
         for module in (journal, bolt_state):
-            module.locate = lambda root: (SteppedFiles(), root)
+            module.locate = lambda root: (SteppedFiles(), str(root))
 
     def _before(self, owner, name, kind):
         function = getattr(owner, name)

@@ -1,8 +1,6 @@
 """A topology whose spout is Spark's own source of Kafka, against a real server: batch, stream, and a killed driver."""
 
-import importlib
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -13,9 +11,8 @@ import pytest
 from acker import TopologyError
 from acker.spark import KafkaSpout, run
 from acker.topology import Bolt, Topology
-from tests.conftest import do_without
+from tests.conftest import find_jars
 from tests.connectors.kafka_kit import Cluster
-from tests.servers import IMPOSSIBLE, NOT_BROUGHT, NoServerError
 from tests.spark.topologies.broker_words import ATTEMPTS_MAX
 from tests.spark.topologies.test_broker_kills import BAD, GOOD, SHY, WORDS, run_words
 from tests.torture.topology_kills.account import counts_in
@@ -28,13 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def jars(monkeypatch):
     """Spark's source for Kafka, for spark.jars."""
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    module, errors = importlib.import_module("brokers.kafka"), importlib.import_module("brokers.errors")
-    try:
-        folder = module.Jars("spark-kafka", module.SPARK_JARS).find_or_bring(os.environ)
-    except errors.UnavailableError as why:
-        code = NOT_BROUGHT if isinstance(why, errors.NotBroughtError) else IMPOSSIBLE
-        do_without("spark-kafka", NoServerError(str(why), code))
+    folder = find_jars("spark-kafka", "SPARK_JARS", monkeypatch)
     return ",".join(map(str, sorted(folder.iterdir())))
 
 

@@ -6,9 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pyarrow.fs import FileSelector
+
+from acker._files.paths import Place
 from acker.errors import AckerError, CheckpointError
-from acker.spark import read_state
+from acker.spark.hadoop import place_of
 from acker.spark.topologies.journal import Journal
+from acker.spark.topologies.state_reader import read_state_at
 from tests.torture.topology_kills.words import ACKED, BAD, DEAD, LINES, SOUR, read_log
 
 CHECKPOINT: Final = "checkpoint"
@@ -40,11 +44,11 @@ class Account(NamedTuple):
     words: int
 
 
-def counts_in(checkpoint: Path) -> Counter[Any]:
+def counts_in(checkpoint: str | Path | Place) -> Counter[Any]:
     """Return how often each word was counted, as far as it is committed; nothing before the first commit."""
     counts: Counter[Any] = Counter()
     try:
-        states = read_state(checkpoint)
+        states = read_state_at(place_of(checkpoint))
     except CheckpointError:
         return counts
     for state in (state for tasks in states.values() for state in tasks):
@@ -53,8 +57,8 @@ def counts_in(checkpoint: Path) -> Counter[Any]:
     return counts
 
 
-def check(folder: Path) -> Account:
-    """Check a run that has ended.
+def check(folder: Path, checkpoint: Place | None = None) -> Account:
+    """Check a run that has ended, with its checkpoint in a directory of the folder or elsewhere.
 
     Raises
     ------
@@ -69,22 +73,23 @@ def check(folder: Path) -> Account:
     if set(acked) != lines.keys() - wrong:
         faults.append(f"lost {sorted(lines.keys() - wrong - set(acked))[:9]}, {len(set(acked))} acked")
     expected = Counter(word for number in lines.keys() - wrong for word in lines[number].split())
-    state = counts_in(folder / CHECKPOINT)
+    place = place_of(folder / CHECKPOINT) if checkpoint is None else checkpoint
+    state = counts_in(place)
     if state != expected:
         differences = {
             word: (state[word], expected[word]) for word in state | expected if state[word] != expected[word]
         }
         faults.append(f"{len(differences)} words with (state, expected) such as {dict(list(differences.items())[:9])}")
-    last, commit = Journal(str(folder / CHECKPOINT)).last_commit()
+    last, commit = Journal(place).last_commit()
     if commit.entries:
         faults.append(f"the journal still has {commit.entries[:3]}")
     used = {file.name for chain in commit.chains.values() for file in chain.files}
-    there = {
-        str(path.relative_to(folder / CHECKPOINT / "state")) for path in (folder / CHECKPOINT / "state").glob("*/*")
-    }
+    files = place.filesystem.get_file_info(FileSelector(place.path, recursive=True))
+    names = [each.path.removeprefix(f"{place.path}/") for each in files if each.is_file]
+    there = {name.removeprefix("state/") for name in names if name.startswith("state/")}
     if there != used:
         faults.append(f"files of state: {sorted(there - used)[:3]} are not needed, {sorted(used - there)[:3]} missing")
-    unfinished = [path.name for path in (folder / CHECKPOINT).glob("[clps]*/**/.*")]
+    unfinished = [name for name in names if "/." in name and not name.startswith("query/")]
     if unfinished:
         faults.append(f"unfinished files are left: {unfinished[:3]}")
     if faults:

@@ -1,6 +1,6 @@
 """The driver process that gets killed: a word count as a stream, until it is drained.
 
-    python -m tests.torture.topology_kills.driver FOLDER MASTER TOPOLOGY [POINT NUMBER SIGNAL]
+    python -m tests.torture.topology_kills.driver FOLDER MASTER TOPOLOGY CHECKPOINT [POINT NUMBER SIGNAL]
 
 At the point named, when it is reached for that time, the process sends itself the signal, and says so on stdout.
 """
@@ -26,7 +26,6 @@ from acker.spark.topologies.micro_batch_job import MicroBatchJob
 from acker.spark.topologies.micro_batches import MicroBatches
 from acker.spark.topologies.run import run
 from tests.torture.output import say
-from tests.torture.topology_kills.account import CHECKPOINT
 from tests.torture.topology_kills.words import FOLDER, TOPOLOGIES, Lines
 
 # Short, so that nobody waits long for a driver that stands still.
@@ -109,13 +108,13 @@ def main(arguments: list[str]) -> None:
     folder, master, topology = Path(arguments[0]), arguments[1], TOPOLOGIES[arguments[2]]
     spark = session_of(folder, master)
     point, number, name = (
-        (arguments[3], int(arguments[4]), arguments[5]) if len(arguments) > 3 else (None, 0, "SIGKILL")
+        (arguments[4], int(arguments[5]), arguments[6]) if len(arguments) > 4 else (None, 0, "SIGKILL")
     )
     Death(point, number, name).watch()
     setattr(Journal, "__init__", functools.partialmethod(Journal.__init__, lease_secs=LEASE_SECS))  # noqa: B010
     say("runs")
     conf = {FOLDER: str(folder)}
-    report = run(topology, conf, spark=spark, until="drained", checkpoint=str(folder / CHECKPOINT), trigger="0 seconds")
+    report = run(topology, conf, spark=spark, until="drained", checkpoint=arguments[3], trigger="0 seconds")
     say(str(report))
     spark.stop()
 

@@ -6,13 +6,15 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from acker._files.paths import Place
+from acker.spark.hadoop import place_of
 from tests.torture.kills import processes
 from tests.torture.kills.run import environment_of
-from tests.torture.topology_kills.account import Account, AccountError, check
+from tests.torture.topology_kills.account import CHECKPOINT, Account, AccountError, check
 from tests.torture.topology_kills.words import LINES
 
 # For slow machines: on an idle one of two cores a driver is at its end within half a minute.
@@ -29,13 +31,27 @@ class Program:
     master : str
     topology : str
         The name of a class in `TOPOLOGIES`.
+    checkpoint : Place, optional
+        By default a directory in the folder.
+    environment : mapping, optional
+        Further variables of the drivers.
     """
 
-    def __init__(self, folder: Path, lines: Sequence[str], master: str, topology: str = "WordCount") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lines: Sequence[str],
+        master: str,
+        topology: str = "WordCount",
+        *,
+        checkpoint: Place | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         folder.mkdir(parents=True)
         (folder / LINES).write_text("\n".join(lines))
-        self._folder, self._arguments = folder, (str(folder), master, topology)
-        self._environment = environment_of(folder)
+        self._checkpoint = place_of(folder / CHECKPOINT) if checkpoint is None else checkpoint
+        self._folder, self._arguments = folder, (str(folder), master, topology, str(self._checkpoint))
+        self._environment = {**environment_of(folder), **(environment or {})}
 
     @contextlib.contextmanager
     def start(self, *death: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -88,4 +104,4 @@ class Program:
             code = self.wait(driver, seconds)
         if code:
             raise AccountError(f"it ended with {code}\n{self.last_words()}")
-        return check(self._folder)
+        return check(self._folder, self._checkpoint)

@@ -17,12 +17,14 @@ import pyarrow as pa
 from pyarrow import fs
 
 from acker._engine.protocol import INT64_MAX
-from acker._files.paths import Directories, locate, resolve
+from acker._files.object_stores import OBJECT_STORES
+from acker._files.paths import Directories, locate, path_in_store, resolve
 from acker._files.reader import deal, inspect_file
 from acker._files.sink_log import LOG
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL
 from acker.spark.files import follows_logs, gather_units, parallelism_of
+from acker.spark.hadoop import settings_of
 from acker.spark.partition_keys import partition_key
 from acker.spark.streams.reports import SKIPPED, SKIPPED_SUFFIX
 from acker.spark.streams.rows import TIMED_BLOCKS_DDL, block_batches
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from acker._files.object_stores import Settings
     from acker._files.reader import Unit
     from acker.spark.options import CompletionOptions, FileSourceOptions
 
@@ -53,7 +56,7 @@ def blocks_of_directory(
     spark: SparkSession, directory: Any, shards: int, source: FileSourceOptions, options: CompletionOptions
 ) -> DataFrame:
     """Return a streaming DataFrame of the blocks of the files that come into a directory."""
-    path, filesystem, watched = _check_directory(directory)
+    path, filesystem, watched = _check_directory(directory, settings_of(spark))
     follow = follows_logs(spark)
     if follow:
         _check_followed(filesystem, watched)
@@ -61,7 +64,7 @@ def blocks_of_directory(
     reader = spark.readStream.format("binaryFile").schema(BINARY_FILES_DDL).option("recursiveFileLookup", "true")
     reader = reader.options(**{"maxFileAge": _ANY_AGE, **source.spark_options})
     slices = _slice_files(reader.load(path), parallelism_of(spark))
-    checks = _FileChecks(event_time, watched if follow else None, source.skip_foreign_files)
+    checks = _FileChecks(filesystem, event_time, watched if follow else None, source.skip_foreign_files)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         skipped: list[str] = []
@@ -75,13 +78,13 @@ def blocks_of_directory(
     return _observe_skipped(blocks, options.observation) if source.skip_foreign_files else blocks
 
 
-def _check_directory(directory: Any) -> tuple[str, fs.FileSystem, str]:
+def _check_directory(directory: Any, settings: Settings | None) -> tuple[str, fs.FileSystem, str]:
     """Return the path for Spark's source, the filesystem, and the path on it."""
     expected = "paths: with streaming=True expected one directory that exists, without patterns"
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"{expected}, got {type(directory).__name__}")
     text = os.fspath(directory)
-    filesystem, root, pattern = resolve(text)
+    filesystem, root, pattern = resolve(text, settings=settings)
     if pattern or filesystem.get_file_info(root).type != fs.FileType.Directory:
         raise ArgumentValueError(f"{expected}, got {text!r}")
     host, path = "file://", root
@@ -115,8 +118,9 @@ def _slice_files(files: DataFrame, tasks: int) -> DataFrame:
 
 
 class _FileChecks(NamedTuple):
-    """How workers check the files to come: by the column of event times, the watched directory, and what to skip."""
+    """How workers check the files to come: where, the column of event times, the watched directory, what to skip."""
 
+    filesystem: fs.FileSystem
     event_time: str | None
     watched: str | None
     skip: bool
@@ -125,13 +129,13 @@ class _FileChecks(NamedTuple):
 def _units_of_slices(batches: Iterator[pa.RecordBatch], checks: _FileChecks, skipped: list[str]) -> Iterator[Unit]:
     """Yield the units of the slices in rows of (path, slices, slice); runs in Spark's Python workers."""
     rows = [row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-    directories: dict[str, Directories] = {}
+    filesystem = checks.filesystem
+    directories = Directories(filesystem)
     # Sorted, since the order of rows may change, and a task that runs again must have the same output.
     for path, slices, number in sorted(rows):
-        filesystem, file = _locate_spark_path(path)
-        searched = directories.setdefault(filesystem.type_name, Directories(filesystem))
+        file = _path_on(filesystem, path)
         if checks.watched is not None:
-            _check_no_log_between(searched, file, checks.watched)
+            _check_no_log_between(directories, file, checks.watched)
         try:
             units = inspect_file(filesystem, file, checks.event_time)
         except (ArgumentValueError, ColumnTypeError, ColumnValueError) as error:
@@ -175,7 +179,10 @@ def _observe_skipped(blocks: DataFrame, name: str) -> DataFrame:
     return blocks.observe(f"{name}{SKIPPED_SUFFIX}", texts.alias(SKIPPED)).where(~is_skipped)
 
 
-def _locate_spark_path(path: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem and the path on it of a path of Spark's: a URI in which nothing is escaped."""
+def _path_on(filesystem: fs.FileSystem, path: str) -> str:
+    """Return the path on the watched directory's filesystem of a path of Spark's: a URI in which nothing is escaped."""
     scheme, _, rest = path.partition(":")
-    return locate(rest if scheme == "file" else f"{scheme}:{quote(rest)}")
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return rest
+    uri = f"{scheme}:{quote(rest)}"
+    return path_in_store(uri) if filesystem.type_name in OBJECT_STORES else locate(uri)[1]

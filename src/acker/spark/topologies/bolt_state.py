@@ -20,16 +20,16 @@ from typing import Any, ClassVar, Final
 from pyarrow import fs
 
 from acker._engine import storage
-from acker._files.paths import locate
+from acker._files.paths import Place, locate
 from acker.errors import CheckpointError, TopologyError
 from acker.spark.checksums import seal, unseal
+from acker.spark.folders import make_directory, write_elsewhere
 from acker.spark.topologies.state_log import StateChain, StateFile, StateLog
 from acker.spark.topologies.tuple_blocks import dumps, why_not_pickled
 from acker.topology.state import KeyValueState, StateChanges
 
 # For how long a state is kept that no micro-batch uses, since its run has ended or another worker does its task.
 _KEPT_SECS: Final = 300.0
-_OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
 
 # States of this size in keys, and larger ones, are hidden from the garbage collector.
 _FROZEN_KEYS: Final = 10_000
@@ -112,7 +112,7 @@ class KeptStates:
         return {root for root, _ in cls._states}
 
 
-def read_file(root: str, name: str) -> StateChanges:
+def read_file(root: str | Place, name: str) -> StateChanges:
     """Return what a file of a chain has.
 
     Raises
@@ -132,7 +132,7 @@ def read_file(root: str, name: str) -> StateChanges:
     return StateChanges(*pickle.loads(pickled))
 
 
-def read_files(root: str, files: Iterable[StateFile]) -> dict[Any, Any]:
+def read_files(root: str | Place, files: Iterable[StateFile]) -> dict[Any, Any]:
     """Return the state that some files are, the oldest first; see `read_file` for the error."""
     state = KeyValueState(records=False)
     for file in files:
@@ -145,7 +145,7 @@ class StateFiles:
 
     Parameters
     ----------
-    root : str
+    root : str or Place
         The directory.
     chains : mapping of int to StateChain
     batch : int
@@ -159,7 +159,7 @@ class StateFiles:
     """
 
     def __init__(
-        self, root: str, chains: Mapping[int, StateChain], batch: int, component_of: Callable[[int], str] = str
+        self, root: str | Place, chains: Mapping[int, StateChain], batch: int, component_of: Callable[[int], str] = str
     ) -> None:
         self._root = root
         self._component_of = component_of
@@ -189,7 +189,7 @@ class StateFiles:
         CheckpointError
             A file is missing or damaged.
         """
-        log, state = KeptStates.take(self._root, task)
+        log, state = KeptStates.take(str(self._root), task)
         if log.chain != chain:
             files = chain.since(log.chain)
             if files is None:
@@ -233,7 +233,7 @@ class StateFiles:
                 log.append(before, StateFile(name, sum(map(len, changes)), len(content)), changes)
                 written[task] = log.chain
             # If the micro-batch is computed again, its chain is another one, and this is not used.
-            KeptStates.keep(self._root, task, log, state)
+            KeptStates.keep(str(self._root), task, log, state)
         KeptStates.spare_collector(self, self._changed)
         return written
 
@@ -248,7 +248,7 @@ class StateFiles:
             ) from error
 
 
-def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
+def write_states(root: str | Place, states: Mapping[int, Mapping[Any, Any]]) -> dict[int, StateChain]:
     """Write whole states, by task, before the first micro-batch; return their chains."""
     chains = {}
     for task, values in states.items():
@@ -259,7 +259,7 @@ def write_states(root: str, states: Mapping[int, Mapping[Any, Any]]) -> dict[int
     return chains
 
 
-def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
+def _write(root: str | Place, task: int, batch: int | str, content: bytes) -> str:
     # A name of its own for each attempt: Spark may run two attempts of a task at once, and a commit names one of them.
     filesystem, base = locate(root)
     name = f"{task}/{batch}-{uuid.uuid4().hex[:12]}"
@@ -271,7 +271,7 @@ def _write(root: str, task: int, batch: int | str, content: bytes) -> str:
 def make_folder(filesystem: fs.FileSystem, path: str) -> None:
     """Make a folder of a checkpoint, if it is missing; see `write_file` for the error."""
     with telling(path):
-        filesystem.create_dir(path, recursive=True)
+        make_directory(filesystem, path)
 
 
 def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
@@ -288,14 +288,7 @@ def write_file(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
         if isinstance(filesystem, fs.LocalFileSystem):
             storage.write(path, [content])
             return
-        # In an object store a file appears when it is closed; a move would be a copy.
-        is_store = filesystem.type_name in _OBJECT_STORES
-        folder, _, name = path.rpartition("/")
-        target = path if is_store else f"{folder}/.{name}.tmp"
-        with filesystem.open_output_stream(target) as stream:
-            stream.write(content)
-        if not is_store:
-            filesystem.move(target, path)
+        write_elsewhere(filesystem, path, content)
 
 
 @contextlib.contextmanager
@@ -315,12 +308,12 @@ class StateCleaner:
 
     Parameters
     ----------
-    root : str
+    root : str or Place
         The directory. The files that it has now are known: to be removed unless the first commit that is asked for
         needs them. Those that another run writes from now on are not.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str | Place) -> None:
         self._filesystem, self._base = locate(root)
         selector = fs.FileSelector(self._base, allow_not_found=True, recursive=True)
         found = [info.path for info in self._filesystem.get_file_info(selector) if info.is_file]

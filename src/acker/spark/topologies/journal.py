@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from acker._files.paths import locate
+from acker._files.paths import Place, locate
 from acker.errors import CheckpointError, TopologyError
 from acker.observe.reasons import Reason
 from acker.spark.checksums import seal, unseal
@@ -266,8 +266,8 @@ class Journal:
 
     Parameters
     ----------
-    root : str
-        A directory, as a path or a URI.
+    root : str or Place
+        A directory: its path or URI, or where it lies.
     lease_secs : float
         After so long without a renewal another run may take the checkpoint over.
 
@@ -277,12 +277,12 @@ class Journal:
         The directory holds the journal of another release.
     """
 
-    def __init__(self, root: str, *, lease_secs: float = LEASE_SECS) -> None:
-        self.root = root
+    def __init__(self, root: str | Place, *, lease_secs: float = LEASE_SECS) -> None:
+        self.root = str(root)
         self._filesystem, self._base = locate(root)
         for name in ("plans", "commits"):
             make_folder(self._filesystem, f"{self._base}/{name}")
-        self._lease = Lease(self._filesystem, f"{self._base}/{_LEASES}", root, secs=lease_secs)
+        self._lease = Lease(self._filesystem, f"{self._base}/{_LEASES}", self.root, secs=lease_secs)
 
     def claim(self) -> None:
         """Take the journal for this run, and keep it until it is released.
@@ -323,7 +323,7 @@ class Journal:
     def _remove_unfinished(self) -> None:
         """Remove what runs have begun to write that were killed: no run but this one writes here any more."""
         for name in ("plans", "commits", _LEASES):
-            for each in self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}")):
+            for each in self._filesystem.get_file_info(self._files(name)):
                 if _UNFINISHED.fullmatch(each.base_name):
                     with contextlib.suppress(FileNotFoundError):
                         self._filesystem.delete_file(each.path)
@@ -388,11 +388,15 @@ class Journal:
 
     def _versions(self, name: str) -> list[_Version]:
         """Return the files, the oldest first."""
-        found = self._filesystem.get_file_info(fs.FileSelector(f"{self._base}/{name}"))
+        found = self._filesystem.get_file_info(self._files(name))
         named = (_NAME.fullmatch(each.base_name) for each in found)
         return sorted(
             _Version(int(match[1]), int(match[2]), int(match[3] or 0)) for match in named if match is not None
         )
+
+    def _files(self, name: str) -> fs.FileSelector:
+        # In an object store there is no folder without a file.
+        return fs.FileSelector(f"{self._base}/{name}", allow_not_found=True)
 
     def _read(self, name: str, version: _Version) -> Any:
         """Return what a file holds; None if a crash, where files are not written at once, has left a part of it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acker._files.paths import Place
 from acker.spark.task_reports import ReportAddress
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.spark.topologies.state_log import StateChain
@@ -34,7 +35,7 @@ class MicroBatchPlan:
         Root ids of trees that failed in an earlier evaluation: their tuples are left out.
     states : mapping
         Task -> the files of its state.
-    state_root : str
+    state_root : str or Place
         The directory of those files.
     run : bytes
         Distinguishes this run from others.
@@ -61,7 +62,7 @@ class MicroBatchPlan:
     ticks: frozenset[str] = frozenset()
     excluded: frozenset[int] = frozenset()
     states: Mapping[int, StateChain] = field(default_factory=dict)
-    state_root: str = ""
+    state_root: str | Place = ""
     run: bytes = b""
     time_ns: int = 0
     ended: Mapping[str, int] = field(default_factory=dict)

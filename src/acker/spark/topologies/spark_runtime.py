@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from acker._files.paths import Place
 from acker.errors import SessionError, TopologyError
 from acker.local.calls import running_calls
 from acker.local.hooks import Hook
@@ -18,6 +19,7 @@ from acker.local.wiring import ExecutorSet
 from acker.observe.calls import UserCall
 from acker.observe.headline import RunningJob
 from acker.observe.holders import Holder
+from acker.spark.hadoop import place_of
 from acker.spark.topologies.frames import FrameRows, read_frame
 from acker.spark.topologies.journal import Journal, MemoryJournal
 from acker.spark.topologies.jvm import BATCH_BYTES
@@ -91,15 +93,15 @@ class SparkRuntime(LocalRuntime):
         self.spark = spark
         for acker in self.ackers:  # a micro-batch ends all its trees
             acker.open_roots = self.lifecycle.open_roots
-        state_root = checkpoint
+        root = None if checkpoint is None else place_of(checkpoint, spark)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None:
             _refuse_remote_state(spark, self.graph)
             self._folder = tempfile.TemporaryDirectory(prefix="acker-state-", ignore_cleanup_errors=True)
-            state_root = self._folder.name
-        assert state_root is not None
-        base = self._base_plan(on_workers, plan, f"{state_root}/state")
-        journal = MemoryJournal() if checkpoint is None else Journal(checkpoint)
+            root = place_of(self._folder.name)
+        assert root is not None
+        base = self._base_plan(on_workers, plan, root.below("state"))
+        journal = MemoryJournal() if checkpoint is None else Journal(root)
         self.batches = MicroBatches(spark, base, journal, os.urandom(16))
         if self.batches.last < 0:
             try:
@@ -112,7 +114,7 @@ class SparkRuntime(LocalRuntime):
         # The DataFrames that the first micro-batch of a batch job reads.
         self._frames: dict[str, FrameRows] = {}
 
-    def _base_plan(self, graph: Graph, plan: StagePlan, state_root: str) -> MicroBatchPlan:
+    def _base_plan(self, graph: Graph, plan: StagePlan, state_root: Place) -> MicroBatchPlan:
         cores = self.spark.sparkContext.defaultParallelism
         behind = [graph.nodes[name].par for name, stage in plan.stage_of.items() if stage > 0]
         return MicroBatchPlan(

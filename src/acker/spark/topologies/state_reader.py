@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from pyarrow import fs
 
-from acker._files.paths import locate
+from acker._files.paths import Place
 from acker.errors import CheckpointError
+from acker.spark.hadoop import place_of
 from acker.spark.topologies.bolt_state import read_files
 from acker.spark.topologies.journal import Journal
 from acker.spark.topologies.state_log import StateChain
@@ -31,9 +32,12 @@ def read_state(checkpoint: str | os.PathLike[str]) -> dict[str, list[dict[Any, A
     CheckpointError
         The directory is no checkpoint, or no micro-batch was committed.
     """
-    root = os.fspath(checkpoint)
-    filesystem, base = locate(root)
-    if filesystem.get_file_info(f"{base}/commits").type is not fs.FileType.Directory:
+    return read_state_at(place_of(checkpoint))
+
+
+def read_state_at(root: Place) -> dict[str, list[dict[Any, Any]]]:
+    """Return the state in a checkpoint that was found already: see `read_state`."""
+    if root.filesystem.get_file_info(f"{root.path}/commits").type is not fs.FileType.Directory:
         raise CheckpointError(f"{root}: expected the checkpoint of a topology, and it has no directory commits")
     journal = Journal(root)
     for attempt in range(_ATTEMPTS_MAX):
@@ -45,7 +49,7 @@ def read_state(checkpoint: str | os.PathLike[str]) -> dict[str, list[dict[Any, A
     raise AssertionError("unreachable")
 
 
-def _read(journal: Journal, root: str) -> dict[str, list[dict[Any, Any]]]:
+def _read(journal: Journal, root: Place) -> dict[str, list[dict[Any, Any]]]:
     last, commit = journal.last_commit()
     if last < 0:
         raise CheckpointError(f"{root}: no micro-batch of the topology was committed yet")
@@ -55,5 +59,5 @@ def _read(journal: Journal, root: str) -> dict[str, list[dict[Any, Any]]]:
             continue
         states[name] = []
         for task in tasks:
-            states[name].append(read_files(f"{root}/state", commit.chains.get(task, StateChain()).files))
+            states[name].append(read_files(root.below("state"), commit.chains.get(task, StateChain()).files))
     return states

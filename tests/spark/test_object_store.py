@@ -1,0 +1,128 @@
+"""An object store, reached by one setting for Spark and acker: files, streams, topologies under kills, and faults."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import acker
+from acker.spark.topologies.journal import BatchCommit, Journal
+from tests.conftest import find_jars
+from tests.spark.store_kit import SECRET, Bucket, Door
+from tests.spark.topologies.test_kills import lines_of
+from tests.torture.kills import LOCAL
+from tests.torture.kills.run import environment_of
+from tests.torture.topology_kills import Program
+from tests.torture.topology_kills.words import BAD, FLAKY, SOUR
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.leaves_behind("Arrow's client of S3 has an event loop as long as the process lives"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def jars(monkeypatch):
+    return find_jars("hadoop-aws", "S3_JARS", monkeypatch)
+
+
+@pytest.fixture
+def door(sqs):
+    """The way to moto, which is here for SQS, and has buckets too."""
+    with Door(sqs.url) as door:
+        yield door
+
+
+@pytest.fixture
+def bucket(door, jars):
+    bucket = Bucket(door.url, jars)
+    yield bucket
+    bucket.client.close()
+
+
+def run_program(what, folder, bucket, uri):
+    """Run tests/spark/store_program.py; return what it tells, and all that it wrote."""
+    folder.mkdir(exist_ok=True)
+    environment = {**environment_of(folder), **bucket.spark_conf(folder / "conf")}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.spark.store_program", what, str(folder), uri]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
+
+
+def write_messages(folder, bucket, prefix):
+    """Write three files of messages to a disk and to the bucket."""
+    for number in range(3):
+        ids = range(10 * number, 10 * number + 10)
+        kinds = [0, 1] * 10
+        table = pa.table(
+            {
+                "root_id": pa.array([each + 1 for each in ids for _ in range(2)], pa.int64()),
+                "kind": pa.array(kinds, pa.int8()),
+                "value": pa.array([7 if each % 3 or kind == 0 else 8 for each in ids for kind in (0, 1)], pa.int64()),
+                "message_id": pa.array([each for each in ids for _ in range(2)], pa.int64()),
+                "task_id": pa.array([1] * 20, pa.int32()),
+            }
+        )
+        path = folder / "messages" / f"day={number}" / f"part-{number}.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(table, path)
+        bucket.client.upload_file(str(path), bucket.name, f"{prefix}/day={number}/{path.name}")
+
+
+def test_completions_from_files_there_are_those_from_disk(tmp_path, bucket):
+    write_messages(tmp_path, bucket, "a b")
+    told, written = run_program("files", tmp_path, bucket, bucket.uri("a b"))
+    assert len(told["disk"]) > 10
+    assert told["folder"] == told["pattern"] == told["stream"] == told["disk"]
+    alone = acker.completions_from_files(bucket.place("a b").path, filesystem=bucket.place("a b").filesystem)
+    assert sorted([row[1], row[2], row[3]] for row in alone.rows()) == told["disk"]
+    # Neither what Spark shows and logs nor what it keeps of each job has the key.
+    kept = [path.read_bytes() for path in (tmp_path / "events").rglob("*") if path.is_file()]
+    assert kept and not any(SECRET.encode() in each for each in kept)
+    assert SECRET not in written
+
+
+def test_replays_and_the_checkpoint_of_a_stream_are_there(tmp_path, bucket):
+    told, _ = run_program("replays", tmp_path, bucket, bucket.uri("orders"))
+    assert told["dead"] == 1
+    assert (told["counts"]["messages"], told["counts"]["waiting"], told["counts"]["open"]) == (2, 0, 0)
+
+
+def program_of(tmp_path, bucket, lines):
+    environment = bucket.spark_conf(tmp_path / "conf")
+    return Program(tmp_path / "run", lines, LOCAL, checkpoint=bucket.place("count/it"), environment=environment)
+
+
+def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path, bucket):
+    special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 90: SOUR}
+    program = program_of(tmp_path, bucket, lines_of(110, special))
+    for point, number in (("planned", 1), ("written", 4), ("evaluated", 2), ("committed", 2)):
+        program.dies(point, number)
+    account = program.ends()
+    assert (account.acked, account.dead) == (105, 5)
+    assert bucket.uploads() == []
+
+
+def test_a_store_that_answers_503_and_is_slow_for_a_while_costs_time_only(bucket, door):
+    """On the driver and on a worker, which gets the place as a pickle."""
+    place = pickle.loads(pickle.dumps(bucket.place("count/it")))
+    journal = Journal(place)
+    journal.claim()
+    door.refusals, door.slow_secs = 5, 0.1
+    journal.commit(0, BatchCommit(tasks={"count": (1,)}))
+    assert door.requests["refused"] == 5
+    assert Journal(bucket.place("count/it")).last_commit()[1].tasks == {"count": (1,)}
+    journal.release()
+    assert bucket.uploads() == []
