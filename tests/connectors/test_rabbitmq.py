@@ -21,7 +21,7 @@ import pika
 import pytest
 
 from acker import errors
-from acker.connectors import Outgoing, Source
+from acker.connectors import Consumer, Outgoing, Source
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
 from acker.connectors.rabbitmq.link import UNREADABLE, RabbitMQLink, decode_properties, explain
 from tests.connectors.proxy import Proxy
@@ -57,6 +57,12 @@ def queue(channel, request):
 @pytest.fixture
 def quorum(channel, request):
     yield from made(channel, request, arguments={"x-queue-type": "quorum"})
+
+
+@pytest.fixture
+def urgent_first(channel, request):
+    """A queue with priorities."""
+    yield from made(channel, request, arguments={"x-max-priority": 9})
 
 
 def made(channel, request, **options):
@@ -1054,3 +1060,18 @@ def test_contract():
     assert issubclass(RabbitMQ, Source)
     assert repr(RabbitMQ("amqp://a:b@c", "jobs")) == "<RabbitMQ queue 'jobs'>"
     assert json.dumps(RabbitMQ.wait_secs_max)
+
+
+def test_an_urgent_message_comes_before_what_is_not_in_the_process_yet(rabbitmq, channel, urgent_first):
+    channel.confirm_delivery()
+    put(channel, urgent_first, [b"first", b"second"], priority=0)
+    seen = []
+    with Consumer(RabbitMQ(rabbitmq.url, urgent_first), open_max=1) as consumer:
+        for message in consumer:
+            with message:
+                seen.append(message.value)
+                if len(seen) == 1:
+                    put(channel, urgent_first, [b"urgent"], priority=9)
+                if len(seen) == 3:
+                    break
+    assert seen == [b"first", b"urgent", b"second"]
