@@ -11,6 +11,7 @@ the GIL protects it, and on free-threaded builds a critical section, which costs
 """
 
 import os
+from concurrent import futures
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
@@ -668,10 +669,13 @@ cdef class HandleBase:
             self._refuse_unrun(work)
         part = self.part_of_caller()
         try:
-            if isinstance(executor, ThreadPoolExecutor):
+            if type(executor) is ThreadPoolExecutor:
                 call = new_call(part, executor, work, args, kwargs)
                 future = executor.submit(call)
                 end = call.end
+            elif has_threads_of_this_interpreter(executor):
+                future = executor.submit(new_call(part, executor, work, args, kwargs))
+                end = part._end_as  # such a pool may call again, or raise although the call has returned
             else:
                 future = executor.submit(work, *args, **kwargs)
                 end = part._end_as
@@ -793,24 +797,25 @@ cdef class PartCall:
 
     def __call__(self):
         """Do the work, unless nobody waits for it any more."""
-        pool, work, args, kwargs = self.pool, self.work, self.args, self.kwargs
-        self.forget_work()
-        result = unless_over(self.part._tree, pool, work, args, kwargs)
+        result = unless_over(self.part._tree, self.pool, self.work, self.args, self.kwargs)
         self.is_done = result is None or not isinstance(result, UNRUN)
         return result
 
     def end(self, future):
         """End the part as the call has ended, or as it was cancelled."""
-        self.forget_work()
+        # Its arguments may be large, and the future, which refers to this, may be kept.
+        self.pool = self.work = self.args = self.kwargs = None
         if self.is_done:
             self.part._end_done()
         else:
             self.part._end_as(future)
 
-    cdef int forget_work(self) except -1:
-        # Its arguments may be large, and the future, which calls `end`, may be kept for longer than the call.
-        self.pool = self.work = self.args = self.kwargs = None
-        return 0
+
+cdef bint has_threads_of_this_interpreter(executor) except -1:
+    """Return whether an executor calls what it gets as it is: a pool of interpreters, of Python 3.14, pickles it."""
+    if not isinstance(executor, ThreadPoolExecutor):
+        return False
+    return not isinstance(executor, getattr(futures, "InterpreterPoolExecutor", ()))
 
 
 cdef PartCall new_call(HandleBase part, pool, work, tuple args, dict kwargs):

@@ -1,6 +1,7 @@
 """Handles: each ends once, children keep a message open, and a lost one fails it."""
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import logging
@@ -557,6 +558,30 @@ def test_a_pool_skips_calls_for_a_message_that_is_over(owner):
         message._tree.attempt.state = "ended"
         go.set()
     assert done == [] and "jobs#7: the message is over" in str(future.exception())
+
+
+@pytest.mark.parametrize(("checked", "outcome"), [(False, "ACKED"), (True, "FAILED")])
+def test_a_pool_of_ones_own_decides_how_often_a_call_runs_and_how_it_ends(owner, checked, outcome):
+    class Pool(ThreadPoolExecutor):
+        def submit(self, fn, /, *args, **kwargs):
+            return super().submit(self.repeat, fn, *args, **kwargs)
+
+        def repeat(self, fn, *args, **kwargs):
+            with contextlib.suppress(ValueError):
+                fn(*args, **kwargs)
+            fn(*args, **kwargs)
+            if checked:
+                raise LookupError("it came too late")
+
+    def work(item):
+        done.append(item)
+        if len(done) == 1:
+            raise ValueError("not yet")
+
+    done = []
+    with Pool(1) as pool, owner.message() as message:
+        message.submit(pool, work, "a")
+    assert owner.outcomes() == [outcome] and done == ["a", "a"]
 
 
 def test_a_future_that_is_kept_keeps_neither_the_call_nor_its_arguments(owner):
