@@ -98,6 +98,11 @@ def concat(parts: list[Anchors]) -> Anchors:
     )
 
 
+def by_row(row: Int64s, root_id: Int64s, tuple_id: Int64s, rows: int) -> Anchors:
+    """Return the anchors of n rows, given the row of each in any order; no root twice in a row."""
+    return _gather(row, root_id, tuple_id, None, rows)
+
+
 class Parents(NamedTuple):
     """The input rows that each output row came from: p pairs, in the order of the outputs.
 

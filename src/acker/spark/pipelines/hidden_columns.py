@@ -2,8 +2,8 @@
 
 Python stages write their anchors into one binary column (`acker.spark.pipelines.anchors`) and their messages into
 carriers: rows of their own, each with a block of messages or notes. Spark's SQL cannot read these. For the steps that
-it runs, a row has at most one tree, in plain columns, and carries the message that is due for that tree itself. A step
-removes no row, since its message would be lost: one that a condition drops stays as a row that is not alive.
+it runs, a row has its tree in plain columns, and carries the message that is due for that tree itself. A step removes
+no row, since its message would be lost: one that a condition drops stays as a row that is not alive.
 
     alive           whether the row is one of the user's
     root            the root id of its tree; null without a tree
@@ -14,6 +14,8 @@ removes no row, since its message would be lost: one that a condition drops stay
     failed          component, reason and row of a failure of the tree
     shard, block    as in Python stages: carriers that a stage before has made, which pass
     event_ms        the event time of the tree, in evaluations that need it
+    more            after a join of two pipelines: the further trees of the row, each with the six columns of a tree
+                    (root to attempt) as fields; null without any. No tree twice in a row
 """
 
 from __future__ import annotations
@@ -37,15 +39,17 @@ TASK: Final = "acker_task"
 ATTEMPT: Final = "acker_attempt"
 FAILED: Final = "acker_failed"
 EVENT_MS: Final = "acker_event_ms"
+MORE: Final = "acker_more"
 
-# Of all rows; an evaluation with event times has `EVENT_MS` behind them.
+# Of all rows; `EVENT_MS` and `MORE` come behind them.
 SQL_HIDDEN: Final = (ALIVE, ROOT, TUPLE, VALUE, ID, TASK, ATTEMPT, FAILED, SHARD, BLOCK)
 # Columns within one step: its next expression reads them, so that they are computed once.
 KEPT: Final = "acker_kept"
 ORDINAL: Final = "acker_ordinal"
 PARENT: Final = "acker_parent"
 MATCHES: Final = "acker_matches"
-RESERVED: Final = frozenset({*HIDDEN, *SQL_HIDDEN, EVENT_MS, KEPT, ORDINAL, PARENT, MATCHES})
+RESERVED: Final = frozenset({*HIDDEN, *SQL_HIDDEN, EVENT_MS, MORE, KEPT, ORDINAL, PARENT, MATCHES})
+OF_TREE: Final = (ROOT, TUPLE, VALUE, ID, TASK, ATTEMPT)
 # What one row of several that come from a row takes over, so that the message is sent once.
 OF_MESSAGE: Final = (ID, TASK, ATTEMPT, FAILED)
 FAILED_DDL: Final = "struct<component: string, reason: string, row: string>"

@@ -187,18 +187,22 @@ class PipelinePlan:
         plan = self.replace_frame(evaluate(None))
         return replace(plan, timed_frame=functools.cache(evaluate), sql=False, native=False)
 
-    def sql_step(self, step: Callable[[DataFrame], DataFrame], text: str) -> PipelinePlan:
-        """Add a step that Spark runs, from a DataFrame with the hidden columns that SQL reads to another one."""
-        plan = self.to_sql()
+    def sql_step(self, step: Callable[..., DataFrame], text: str, *others: PipelinePlan) -> PipelinePlan:
+        """Add a step that Spark runs, from DataFrames with the hidden columns that SQL reads to another one.
+
+        With others it makes one DataFrame of that of this pipeline and of theirs.
+        """
+        plans = [each.to_sql() for each in (self, *others)]
 
         def evaluate(event_time: str | None) -> DataFrame:
-            return step(plan._frame_at(event_time))
+            return step(*(plan._frame_at(event_time) for plan in plans))
 
-        frame = step(plan.frame)
+        frame = step(*(plan.frame for plan in plans))
         schema = make_nullable(StructType([each for each in frame.schema if each.name not in RESERVED]))
-        return replace(
-            plan, frame=frame, timed_frame=functools.cache(evaluate), schema=schema, graph=self.graph.step(text)
-        )
+        whole, *rest = (replace(plan, graph=plan.graph.step(text) if text else plan.graph) for plan in plans)
+        for other in rest:
+            whole = whole.with_plan(other)
+        return replace(whole, frame=frame, timed_frame=functools.cache(evaluate), schema=schema)
 
     def blocks(self) -> DataFrame:
         """Return the packed messages: shard int, block binary."""
@@ -242,6 +246,20 @@ class PipelinePlan:
         frame = move(*(plan.dataframe for plan in (self, *others)))
         # Cached, so that the branches of a pipeline share the frame before the fork.
         return replace(self.replace_frame(frame), timed_frame=functools.cache(evaluate))
+
+    def with_plan(self, other: PipelinePlan) -> PipelinePlan:
+        """Continue with the components of another pipeline too, whose rows are in the DataFrame."""
+        return replace(
+            self,
+            native=self.native and other.native,
+            may_fail=self.may_fail or other.may_fail,
+            spouts={**self.spouts, **other.spouts},
+            sources=tuple(dict.fromkeys((*self.sources, *other.sources))),
+            components={**self.components, **other.components},
+            origins=self.origins | other.origins,
+            unread=self.unread | other.unread,
+            graph=self.graph.union(other.graph),
+        )
 
     def replace_frame(self, frame: DataFrame) -> PipelinePlan:
         """Continue with a DataFrame that has the hidden columns, of the kind that this plan's has."""

@@ -19,6 +19,8 @@ from acker.spark.pipelines.hidden_columns import (
     EVENT_MS,
     FAILED,
     ID,
+    MORE,
+    OF_TREE,
     ROOT,
     TASK,
     TUPLE,
@@ -26,7 +28,7 @@ from acker.spark.pipelines.hidden_columns import (
 )
 from acker.spark.pipelines.transforms import Flow, TrackSender
 from acker.spark.text_ids import is_text, numbers_of
-from acker.topology.anchors import Anchors, Int64s, single
+from acker.topology.anchors import Anchors, Int64s, by_row, single
 
 if TYPE_CHECKING:
     from acker.spark.pipelines.collector import MessageCollector
@@ -42,13 +44,24 @@ class SqlMessages:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the messages of a batch."""
+        self._send_trees(batch)
+        failed = batch.filter(batch.column(FAILED).is_valid())
+        self._send_failures(failed)
+        if MORE in batch.schema.names:
+            self._send_trees(_further_trees(batch))
+            self._send_failures(_further_trees(failed))
+        failures: list[Any] = failed.column(FAILED).to_pylist()
+        for failure in failures:
+            self._collector.counters(failure["component"]).failed += 1
+            self._collector.log_failed(failure["component"], {0: failure["reason"]})
+
+    def _send_trees(self, batch: pa.RecordBatch) -> None:
         rows = batch.filter(batch.column(ROOT).is_valid())
         if rows.num_rows:
             is_track = rows.column(ID).is_valid()
             self._send_tracks(rows.filter(is_track))
             others = rows.filter(pc.invert(is_track))
             self._add(Kind.OK, others, _numbers(others, VALUE))
-        self._send_failures(batch.filter(batch.column(FAILED).is_valid()))
 
     def _send_tracks(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
@@ -78,8 +91,6 @@ class SqlMessages:
             component, reason = failure["component"], failure["reason"]
             root_id, tuple_ids = (None, None) if root is None else (np.array([root]), np.array([tuple_id]))
             self._collector.add_failures(component, root_id, tuple_ids, [reason], [failure["row"]])
-            self._collector.counters(component).failed += 1
-            self._collector.log_failed(component, {0: reason})
 
     def _add(self, kind: Kind, rows: pa.RecordBatch, value: Int64s) -> None:
         kinds = np.full(rows.num_rows, kind, np.int8)
@@ -96,7 +107,29 @@ def alive_rows(batch: pa.RecordBatch, names: list[str], *, timed: bool) -> Flow:
     anchored = rows.filter(is_anchored)
     times = _numbers(anchored, EVENT_MS) if timed else None
     mask = is_anchored.to_numpy(zero_copy_only=False)
-    return Flow(rows.select(names), single(_numbers(anchored, ROOT), _numbers(anchored, TUPLE), mask, times))
+    anchors = single(_numbers(anchored, ROOT), _numbers(anchored, TUPLE), mask, times)
+    if MORE in batch.schema.names:
+        further = _further_trees(rows)
+        row = np.concatenate([anchors.row_of_each(), _row_of_each(rows)])
+        root_id, tuple_id = (
+            np.concatenate([_numbers(each, name) for each in (anchored, further)]) for name in (ROOT, TUPLE)
+        )
+        anchors = by_row(row, root_id, tuple_id, rows.num_rows)
+    return Flow(rows.select(names), anchors)
+
+
+def _row_of_each(batch: pa.RecordBatch) -> Int64s:
+    rows: Int64s = pc.list_parent_indices(batch.column(MORE)).to_numpy()
+    return rows
+
+
+def _further_trees(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the trees that rows have beside the one in their columns, each as a row of a tree's columns."""
+    trees: Any = pc.list_flatten(batch.column(MORE))
+    row: Any = pa.array(_row_of_each(batch))
+    failed = batch.column(FAILED).take(row)
+    columns = {**{name: pc.struct_field(trees, name) for name in OF_TREE}, FAILED: failed}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def hidden_columns_of(anchors: Anchors, fields: list[pa.Field[Any]], component: str) -> list[pa.Array[Any]]:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.pipelines.hidden_columns import RESERVED
+from acker.spark.pipelines.pipeline_plan import check_disjoint
 from acker.spark.session_checks import is_classic
 
 if TYPE_CHECKING:
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from acker.spark.pipelines.pipeline_plan import PipelinePlan
+
 # Nodes of a plan that a step must not add: Spark would read rows there that a step before has dropped.
 _NODES: Final = ("Aggregate", "Window", "Generate", "EvalPython")
 
 _HOWS: Final = ("inner", "left", "left_semi", "left_anti")
+_TRACKED_HOWS: Final = (*_HOWS, "right", "outer")
 
 
 def expression_of(step: str, name: str, value: Any) -> Column:
@@ -59,12 +63,10 @@ def check_static_side(other: object, on: Sequence[str], how: str) -> None:
     ArgumentTypeError, ArgumentValueError
     """
     if how not in _HOWS:
-        raise ArgumentValueError(f"join: how: expected one of {', '.join(map(repr, _HOWS))}, got {how!r}")
+        also = ", as the rows of a DataFrame have no trees" if how in _TRACKED_HOWS else ""
+        raise ArgumentValueError(f"join: how: expected one of {', '.join(map(repr, _HOWS))}, got {how!r}{also}")
     if not isinstance(other, DataFrame):
-        raise ArgumentTypeError(
-            f"join: expected a DataFrame of PySpark, got {type(other).__name__}; two tracked sides meet in a bolt:"
-            " union, grouped by the key, and by='partition'"
-        )
+        raise ArgumentTypeError(f"join: expected a DataFrame of PySpark or a Tracked, got {type(other).__name__}")
     if other.isStreaming:
         raise ArgumentValueError(
             "join: expected a batch DataFrame, got a streaming one, which a join would have to keep"
@@ -78,6 +80,34 @@ def check_static_side(other: object, on: Sequence[str], how: str) -> None:
             f"join: column {maps[0]!r} of other is a map, which has no order, so matches would come in another order"
             " each time: leave it out, or take F.map_entries of it"
         )
+
+
+def check_tracked_sides(left: PipelinePlan, right: PipelinePlan, on: Sequence[str], how: str) -> None:
+    """Refuse two pipelines that cannot be joined.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+    """
+    if how not in _TRACKED_HOWS:
+        raise ArgumentValueError(f"join: how: expected one of {', '.join(map(repr, _TRACKED_HOWS))}, got {how!r}")
+    check_disjoint([left, right])
+    if left.is_streaming:
+        raise ArgumentValueError(
+            "join: expected pipelines on batch DataFrames, got streaming ones: a row that Spark's watermark drops would"
+            " send no message. Put the rows of both into one stream and join `branches` of its `micro_batch`, join with"
+            " a table, or use a topology, whose JoinBolt has windows"
+        )
+    for plan in (left, right):
+        if not plan.unread:
+            names = " and ".join(map(repr, plan.components))
+            raise ArgumentValueError(f"join: the rows of {names} are results already: join before the sink")
+    for name in on:
+        if name not in right.schema.names:
+            raise ArgumentValueError(f"join: other has no column {name!r}; it has {', '.join(right.schema.names)}")
+        one, two = (plan.schema[name].dataType.simpleString() for plan in (left, right))
+        if one != two:
+            raise ArgumentTypeError(f"join: {name!r} is {one} on one side and {two} on the other: cast one of them")
 
 
 def columns_read(step: str, frame: Any, columns: dict[str, Column]) -> tuple[dict[str, list[str]], dict[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -27,7 +27,9 @@ from acker.spark.pipelines.hidden_columns import (
     ID,
     KEPT,
     MATCHES,
+    MORE,
     OF_MESSAGE,
+    OF_TREE,
     ORDINAL,
     PARENT,
     RESERVED,
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     from acker.spark.pipelines.transforms import SpoutTransform
 
 
-# The other side's row of a join, until its fields are columns.
-_MATCH = "acker_match"
+# (root id, tuple id, value) of a row in a tree -> the tuple id and value that it has there after a step.
+TreeChange = Callable[["Column", "Column", "Column"], tuple["Column", "Column"]]
 
 
 def user_columns(frame: DataFrame) -> list[str]:
@@ -61,10 +63,65 @@ def columns_of(names: Sequence[str]) -> list[Column]:
     return [F.col(quote_column(name)) for name in names]
 
 
-def _change(frame: DataFrame, users: Sequence[Column], **changed: Column) -> DataFrame:
+def change_hidden(frame: DataFrame, users: Sequence[Column], **changed: Column) -> DataFrame:
     """Return these columns of the user, and the hidden ones, some of them with other values."""
-    hidden = [name for name in (*SQL_HIDDEN, EVENT_MS) if name in frame.columns]
+    hidden = [name for name in (*SQL_HIDDEN, EVENT_MS, MORE) if name in frame.columns]
+    if MORE in changed:
+        # Before the others: a function of array elements would read what these become here, not what they were.
+        frame = frame.withColumn(MORE, changed.pop(MORE))
     return frame.select(*users, *(changed.get(name, F.col(name)).alias(name) for name in hidden))
+
+
+def change_tree(fields: dict[str, Column], change: TreeChange, is_told: Column | None = None) -> Column:
+    """Return a tree of a row as a struct; where `is_told` is not true, another row carries its TRACK."""
+    tuple_id, value = change(fields[ROOT], fields[TUPLE], fields[VALUE])
+    changed = {**fields, TUPLE: tuple_id, VALUE: value}
+    if is_told is not None:
+        changed.update({name: F.when(is_told, fields[name]) for name in (ID, TASK, ATTEMPT)})
+    return F.struct(*(changed[name].alias(name) for name in OF_TREE))
+
+
+def change_trees(trees: Column, change: TreeChange, is_told: Column | None = None) -> Column:
+    """Do so with each tree of an array."""
+
+    def of_one(tree: Column) -> Column:
+        return change_tree({name: tree.getField(name) for name in OF_TREE}, change, is_told)
+
+    return F.transform(trees, of_one)
+
+
+def opaque(column: Column) -> Column:
+    """Return a column that Spark's optimizer does not copy to where it is read, several times, and those copies again.
+
+    It does so to move filters down. The plan of a few joins would grow until the driver had no memory.
+    """
+    return F.when(F.spark_partition_id() >= 0, column)
+
+
+def trees_of_rows() -> Column:
+    """Return the trees of a row that may have several, as an array."""
+    first = F.array(F.struct(*OF_TREE))
+    return F.when(F.col(MORE).isNull(), first).otherwise(F.concat(first, MORE))
+
+
+def _change_more(frame: DataFrame, change: TreeChange, is_told: Column | None = None) -> dict[str, Column]:
+    return {MORE: change_trees(F.col(MORE), change, is_told)} if MORE in frame.columns else {}
+
+
+def _end_more(frame: DataFrame, is_done: Column, *, is_result: bool = False) -> dict[str, Column]:
+    """Let the tuples of rows be done in their further trees too."""
+
+    def change(_: Column, tuple_id: Column, value: Column) -> tuple[Column, Column]:
+        after = F.lit(0).cast("bigint") if is_result else tuple_id
+        return after, F.when(is_done, value.bitwiseXOR(tuple_id)).otherwise(value)
+
+    return _change_more(frame, change)
+
+
+def hashed_columns(frame: DataFrame) -> list[Column]:
+    """Return the user's columns that Spark can hash."""
+    users = user_columns(frame)
+    return columns_of([name for name, kind in frame.dtypes if name in users and "map<" not in kind])
 
 
 def begin_trees(frame: DataFrame, spout: SpoutTransform, ids: str, event_time: str | None) -> DataFrame:
@@ -102,7 +159,7 @@ def begin_trees(frame: DataFrame, spout: SpoutTransform, ids: str, event_time: s
     begun = rooted.withColumn(TUPLE, F.when(F.col(ROOT).isNotNull(), tuple_id))
     nothing = {FAILED: F.lit(None).cast(FAILED_DDL), SHARD: F.lit(None).cast("int"), BLOCK: F.lit(None).cast("binary")}
     whole = begun.withColumns({VALUE: F.col(TUPLE), **nothing})
-    return _change(whole, users)
+    return change_hidden(whole, users)
 
 
 def _event_ms(frame: DataFrame, spout: SpoutTransform, event_time: str, is_tracked: Column) -> Column:
@@ -121,7 +178,7 @@ def project(frame: DataFrame, expressions: dict[str, Column | None]) -> DataFram
         F.col(quote_column(name)) if value is None else F.when(F.col(ALIVE), value).alias(name)
         for name, value in expressions.items()
     ]
-    return _change(frame, columns)
+    return change_hidden(frame, columns)
 
 
 def fail_nulls(
@@ -145,7 +202,7 @@ def fail_nulls(
     columns = [F.col(fresh[name]).alias(name) if name in fresh else F.col(quote_column(name)) for name in users]
     columns += [F.col(column).alias(name) for name, column in fresh.items() if name not in users]
     is_failed = F.col(KEPT).isNotNull()
-    return _change(
+    return change_hidden(
         told,
         columns,
         **{ALIVE: F.col(ALIVE) & ~is_failed, FAILED: F.when(is_failed, failed).otherwise(F.col(FAILED))},
@@ -158,7 +215,7 @@ def keep(frame: DataFrame, condition: Column) -> DataFrame:
     kept = frame.withColumn(KEPT, F.col(ALIVE) & F.coalesce(condition, F.lit(False)))
     is_dropped = F.col(ALIVE) & ~F.col(KEPT)
     value = F.when(is_dropped, _done()).otherwise(F.col(VALUE))
-    return _change(kept, users, **{ALIVE: F.col(KEPT), VALUE: value})
+    return change_hidden(kept, users, **{ALIVE: F.col(KEPT), VALUE: value, **_end_more(kept, is_dropped)})
 
 
 def _done() -> Column:
@@ -187,55 +244,67 @@ def explode_rows(
     once = {name: F.when(is_first, F.col(name)) for name in OF_MESSAGE}
     alive = F.col(ALIVE) if outer else F.col(ALIVE) & is_child
     users = [F.col(quote_column(name)) for name in (*others, into)]
-    return _change(tupled, users, **{**once, ALIVE: alive, VALUE: value})
+
+    def change(root_id: Column, parent: Column, said: Column) -> tuple[Column, Column]:
+        born = sql_tuple_ids(run_seed, root_id, parent, component, F.col(ORDINAL).cast("bigint"))
+        over = said.bitwiseXOR(parent)
+        unborn = said if outer else F.when(F.col(ALIVE), over).otherwise(said)
+        first = born.bitwiseXOR(F.when(is_first, over).otherwise(F.lit(0).cast("bigint")))
+        return F.when(is_child, born).otherwise(parent), F.when(is_child, first).otherwise(unborn)
+
+    more = _change_more(tupled, change, is_first)
+    return change_hidden(tupled, users, **{**once, **more, ALIVE: alive, VALUE: value})
 
 
-def drop_copies(frame: DataFrame, keys: Sequence[str], hashed: Sequence[str]) -> DataFrame:
+def branch_rows(frame: DataFrame, run_seed: int, component: str, branch: int, branches: int) -> DataFrame:
+    """Deliver each row to one reader of several, as `BranchTransform` does."""
+    is_alive = F.col(ALIVE)
+
+    def change(root_id: Column, parent: Column, said: Column) -> tuple[Column, Column]:
+        ids = [sql_tuple_ids(run_seed, root_id, parent, component, each) for each in range(branches)]
+        of_all = functools.reduce(lambda one, other: one.bitwiseXOR(other), ids, said.bitwiseXOR(parent))
+        value = F.when(is_alive, of_all).otherwise(said) if branch == 0 else F.lit(0).cast("bigint")
+        return F.when(root_id.isNotNull() & is_alive, ids[branch]).otherwise(parent), value
+
+    # Only the first branch carries the messages before the fork.
+    is_told = None if branch == 0 else F.lit(False)
+    rows = frame if branch == 0 else frame.where(is_alive)
+    tree = change_tree({name: F.col(name) for name in OF_TREE}, change, is_told)
+    forked = rows.withColumns({KEPT: tree, **_change_more(rows, change, is_told)})
+    return change_hidden(
+        forked, columns_of(user_columns(frame)), **{name: F.col(KEPT).getField(name) for name in OF_TREE}
+    )
+
+
+def drop_copies(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Drop all rows but one of those with the same keys, the one that is first by its ids and by its columns."""
     # Rows that are not alive are nobody's copies; their root ids and shards spread them.
     dead = F.when(~F.col(ALIVE), F.coalesce(F.col(ROOT), F.col(SHARD).cast("bigint"), F.lit(0)))
     window = Window.partitionBy(F.col(ALIVE), dead, *columns_of(keys))
-    return keep(frame, F.row_number().over(window.orderBy(ROOT, TUPLE, F.xxhash64(*columns_of(hashed)))) == 1)
-
-
-def join_static(
-    frame: DataFrame, other: DataFrame, on: Sequence[str], how: str, run_seed: int, component: str
-) -> DataFrame:
-    """Join rows with those of a DataFrame without trees, by columns that both have.
-
-    The other side's rows of one key become an array in a fixed order, so that a row has its children in the same order
-    whenever it is joined.
-    """
-    users = user_columns(frame)
-    keys = [f"{MATCHES}_{index}" for index in range(len(on))]
-    more = [name for name in other.columns if name not in on]
-    renamed = other.select(
-        *(F.col(quote_column(name)).alias(key) for name, key in zip(on, keys, strict=True)), *columns_of(more)
-    )
-    groups = renamed.where(functools.reduce(operator.and_, (F.col(key).isNotNull() for key in keys))).groupBy(*keys)
-    is_filter = how in ("left_semi", "left_anti")
-    fields_of = [F.col(quote_column(name)).alias(name) for name in more] or [F.lit(True).alias(MATCHES)]
-    rows = F.lit(True) if is_filter else F.struct(*fields_of)
-    matches = groups.agg((F.first(rows) if is_filter else F.array_sort(F.collect_list(rows))).alias(MATCHES))
-    same = (F.col(quote_column(name)) == F.col(key) for name, key in zip(on, keys, strict=True))
-    joined = frame.join(matches, functools.reduce(operator.and_, same), "left")
-    if is_filter:
-        found = F.col(MATCHES).isNotNull()
-        kept = keep(joined, found if how == "left_semi" else ~found)
-        return _change(kept, columns_of(users))
-    children = explode_rows(joined, F.col(MATCHES), _MATCH, users, run_seed, component, outer=how == "left")
-    fields = {name: F.col(_MATCH).getField(name) for name in more}
-    return project(children, {**dict.fromkeys(users), **fields})
+    return keep(frame, F.row_number().over(window.orderBy(ROOT, TUPLE, F.xxhash64(*hashed_columns(frame)))) == 1)
 
 
 def end_trees(frame: DataFrame) -> DataFrame:
     """Make the rows results, which no tree waits for."""
     value = F.when(F.col(ALIVE), _done()).otherwise(F.col(VALUE))
     tuple_id = F.when(F.col(ROOT).isNotNull(), F.lit(0).cast("bigint"))
-    return _change(frame, columns_of(user_columns(frame)), **{TUPLE: tuple_id, VALUE: value})
+    more = _end_more(frame, F.col(ALIVE), is_result=True)
+    return change_hidden(frame, columns_of(user_columns(frame)), **{TUPLE: tuple_id, VALUE: value, **more})
 
 
 def messages_only(frame: DataFrame) -> DataFrame:
     """Return the rows that carry messages or blocks, without the user's columns; none of them is alive."""
     says = (F.col(VALUE) != 0) | F.col(ID).isNotNull() | F.col(FAILED).isNotNull() | F.col(SHARD).isNotNull()
-    return _change(frame.where(says), [], **{ALIVE: F.lit(False)})
+    if MORE in frame.columns:
+        says |= F.col(MORE).isNotNull()
+    return change_hidden(frame.where(says), [], **{ALIVE: F.lit(False)})
+
+
+def rows_without(frame: DataFrame, trees: DataFrame) -> DataFrame:
+    """Return the rows that are alive and belong to none of these trees, a DataFrame with the column `ROOT`."""
+    rows = frame.where(ALIVE)
+    if MORE not in frame.columns:
+        return rows.join(trees, ROOT, "left_anti")
+    rooted = rows.withColumn(MATCHES, opaque(F.transform(trees_of_rows(), lambda tree: tree.getField(ROOT))))
+    several = rooted.select(MATCHES).distinct().select(MATCHES, F.explode(MATCHES).alias(ROOT))
+    return rooted.join(several.join(trees, ROOT, "left_semi"), MATCHES, "left_anti")

@@ -10,7 +10,8 @@ from pyspark.sql.types import LongType
 
 from acker._engine.protocol import Outcome
 from acker.spark.messages import SHARED_TREE, describe_collision
-from acker.spark.pipelines.hidden_columns import FAILED, ID, ROOT, TASK, VALUE
+from acker.spark.pipelines.hidden_columns import FAILED, ID, MORE, ROOT, TASK, VALUE
+from acker.spark.pipelines.sql_rows import trees_of_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,6 +58,8 @@ def settle_sql_rows(frames: list[DataFrame], *, include_pending: bool, may_fail:
 
 def _messages_of(frame: DataFrame, *, may_fail: bool) -> DataFrame:
     """Return the rows with messages, and of them what an outcome needs."""
+    if MORE in frame.columns:
+        frame = frame.select(FAILED, F.inline(trees_of_rows()))
     says = F.col(ROOT).isNotNull() & ((F.col(VALUE) != 0) | F.col(ID).isNotNull())
     columns = [F.col(name) for name in (ROOT, VALUE, ID, TASK)]
     if may_fail:

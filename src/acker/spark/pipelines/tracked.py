@@ -10,6 +10,7 @@ the same plan, run for each micro-batch; only what needs an end of the data, or 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from acker.spark.options import CompletionKeywords, check_options, takes_options
 from acker.spark.pipelines.collector import COUNTERS_SHARD
 from acker.spark.pipelines.counters import PipelineCounters, sum_counters
 from acker.spark.pipelines.failures import FAILURES_DDL, list_failures
-from acker.spark.pipelines.hidden_columns import ALIVE, BLOCK, HIDDEN, ROOT, SHARD, SQL_HIDDEN
+from acker.spark.pipelines.hidden_columns import ALIVE, BLOCK, ROOT, SHARD
 from acker.spark.pipelines.pipeline_graph import PipelineGraph
 from acker.spark.pipelines.pipeline_plan import PipelinePlan, check_component, check_disjoint, map_batches
 from acker.spark.pipelines.pipeline_settlement import settle_pipelines
@@ -43,8 +44,24 @@ from acker.spark.pipelines.row_schemas import (
     make_nullable,
     parse_schema,
 )
-from acker.spark.pipelines.sql_checks import check_expressions, check_static_side, columns_read, expression_of
-from acker.spark.pipelines.sql_rows import drop_copies, end_trees, explode_rows, fail_nulls, join_static, keep, project
+from acker.spark.pipelines.sql_checks import (
+    check_expressions,
+    check_static_side,
+    check_tracked_sides,
+    columns_read,
+    expression_of,
+)
+from acker.spark.pipelines.sql_joins import join_static, join_tracked
+from acker.spark.pipelines.sql_rows import (
+    branch_rows,
+    drop_copies,
+    end_trees,
+    explode_rows,
+    fail_nulls,
+    keep,
+    project,
+    rows_without,
+)
 from acker.spark.pipelines.stages import without_trees
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
 from acker.spark.pipelines.unfinished import find_unfinished
@@ -417,23 +434,24 @@ class Tracked:
             raise ArgumentTypeError(f"drop_duplicates: keys: expected a sequence of columns, got {keys!r}")
         names = self.columns if keys is None else list(keys)
         _check_columns(self.plan, names)
-        hashed = [entry.name for entry in self.plan.schema if "map<" not in entry.dataType.simpleString()]
         step = f"drop_duplicates({', '.join(names)})"
-        return Tracked(self.plan.sql_step(lambda frame: drop_copies(frame, names, hashed), step))
+        return Tracked(self.plan.sql_step(lambda frame: drop_copies(frame, names), step))
 
     def join(
-        self, other: DataFrame, on: str | Sequence[str], how: str = "inner", *, component: str = "join"
+        self, other: DataFrame | Tracked, on: str | Sequence[str], how: str = "inner", *, component: str = "join"
     ) -> Tracked:
-        """Join the rows with those of a static DataFrame, which carry no trees.
+        """Join the rows with those of a static DataFrame, which carry no trees, or with those of another pipeline.
 
         Parameters
         ----------
-        other : DataFrame
-            A batch one. A null key matches nothing.
+        other : DataFrame or Tracked
+            A DataFrame of a batch; or a pipeline, if both are of a batch: a joined row is a child of both rows, so it
+            belongs to the trees of both. A null key matches nothing.
         on : str or sequence of str
             Columns that both sides have.
-        how : {"inner", "left", "left_semi", "left_anti"}
-            A row without a match is done with "inner" and "left_semi", and stays with "left" and "left_anti".
+        how : {"inner", "left", "left_semi", "left_anti", "right", "outer"}
+            A row without a match is done with "inner" and "left_semi", and stays with "left" and "left_anti". With two
+            pipelines also "right" and "outer"; a row of the side that does not stay is done.
         component : str
             Part of the keys of the ids: each match is a child of its row.
         """
@@ -442,14 +460,20 @@ class Tracked:
         check_component(component)
         if not names:
             raise ArgumentValueError("join: on: expected at least one column")
-        check_static_side(other, names, how)
-        if how in ("inner", "left"):
+        if isinstance(other, Tracked):
+            check_tracked_sides(self.plan, other.plan, names, how)
+        else:
+            check_static_side(other, names, how)
+        if how not in ("left_semi", "left_anti"):
             check_names([*self.columns, *(name for name in other.columns if name not in names)])
-        seed = self.plan.run_seed
-        plan = self.plan.sql_step(
-            lambda frame: join_static(frame, other, names, how, seed, component), f"join({', '.join(names)}, {how})"
-        )
-        return Tracked(replace(plan, unread=plan.unread | {component}) if how in ("inner", "left") else plan)
+        seed, step = self.plan.run_seed, f"join({', '.join(names)}, {how})"
+        if isinstance(other, Tracked):
+            plan = self.plan.sql_step(
+                lambda one, two: join_tracked(one, two, names, how, seed, component), step, other.plan
+            )
+        else:
+            plan = self.plan.sql_step(lambda frame: join_static(frame, other, names, how, seed, component), step)
+        return Tracked(plan if how in ("left_semi", "left_anti") else replace(plan, unread=plan.unread | {component}))
 
     def sink(self) -> Tracked:
         """End the trees of all rows: they are results that no bolt reads, as those of a bolt with ``sink=True``."""
@@ -489,7 +513,13 @@ class Tracked:
         plan = replace(self.plan.add_component(component), unread=frozenset({component}))
         forked = []
         for branch in range(count):
-            part = plan.transform(BranchTransform(component, plan.run_seed, branch, count))
+            if plan.ends_in_sql:
+                step = functools.partial(
+                    branch_rows, run_seed=plan.run_seed, component=component, branch=branch, branches=count
+                )
+                part = plan.sql_step(step, "")
+            else:
+                part = plan.transform(BranchTransform(component, plan.run_seed, branch, count))
             if branch > 0:  # It repeats the rows, and carries no messages of the components before the fork.
                 part = replace(part, mute=len(part.transforms), origins=frozenset())
             forked.append(Tracked(part))
@@ -512,20 +542,8 @@ class Tracked:
             )
         if one.ends_in_sql != two.ends_in_sql:
             one, two = one.to_python(), two.to_python()
-        joined = one.shuffle(lambda first, second: first.union(second), two)
-        return Tracked(
-            replace(
-                joined,
-                native=joined.native and two.native,
-                may_fail=one.may_fail or two.may_fail,
-                spouts={**one.spouts, **two.spouts},
-                sources=tuple(dict.fromkeys((*one.sources, *two.sources))),
-                components={**one.components, **two.components},
-                origins=one.origins | two.origins,
-                unread=one.unread | two.unread,
-                graph=one.graph.union(two.graph),
-            )
-        )
+        joined = one.shuffle(lambda first, second: first.unionByName(second, allowMissingColumns=True), two)
+        return Tracked(joined.with_plan(two))
 
     def persist(self, level: StorageLevel | None = None) -> Tracked:
         """Keep the computed rows, so that data, completions and failures come from one evaluation."""
@@ -563,7 +581,7 @@ class Tracked:
         ...     part.failures().write.mode("overwrite").parquet(f"failures/batch={batch_id}")
         >>> pipeline.dataframe.writeStream.foreachBatch(write).start()                                  # doctest: +SKIP
         """
-        expected = [*self.columns, *(SQL_HIDDEN if self.plan.ends_in_sql else HIDDEN)]
+        expected = self.dataframe.columns
         if frame.isStreaming or frame.columns != expected:
             got = "a streaming one" if frame.isStreaming else f"the columns {', '.join(frame.columns)}"
             raise ArgumentValueError(
@@ -587,7 +605,7 @@ class Tracked:
         excluded = np.unique(np.asarray(without, np.int64))
         if sql:
             trees = self.dataframe.sparkSession.createDataFrame([(root,) for root in excluded.tolist()], f"{ROOT} long")
-            return rows.join(trees, ROOT, "left_anti").select(*map(quote_column, columns))
+            return rows_without(self.dataframe, trees).select(*map(quote_column, columns))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return without_trees(excluded, columns, batches)
@@ -604,9 +622,8 @@ class Tracked:
         )
         done = self.completions(include_pending=True).where(F.col("outcome") != int(Outcome.ACKED))
         if self.plan.ends_in_sql:
-            rows = self.dataframe.where(F.col(ALIVE))
             trees = done.select(F.col("root_id").alias(ROOT))
-            return rows.join(trees, ROOT, "left_anti").select(*map(quote_column, self.columns))
+            return rows_without(self.dataframe, trees).select(*map(quote_column, self.columns))
         return self.data(without=[row.root_id for row in done.select("root_id").collect()])
 
     def unfinished(self, source: DataFrame | None = None) -> DataFrame:
