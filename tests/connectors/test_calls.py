@@ -63,7 +63,7 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
         next(iter(consumer)).submit(pool, hung.charge)
         hung.begun.wait()
         view = fresh(
-            consumer.page, lambda view: view["totals"]["timed_out"] and "timed out;" in view["headline"]["text"]
+            consumer.page, lambda view: view["totals"]["timed_out"] and "that timed out" in view["headline"]["text"]
         )
         stats = consumer.stats()
         hung.ending.set()
@@ -71,8 +71,9 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
     assert view["open_trees"]["rows"] == [] and view["open_trees"]["over"] == 1
     assert view["open_trees"]["over_calls"][0].startswith("packer_0 with memory/0, which timed out, for ")
     assert view["headline"]["tone"] == "bad"
-    assert view["headline"]["text"].startswith("1 of 1 threads is busy, 1 with a message that timed out; the longest")
-    assert "test_calls.py:" in view["headline"]["text"] and "in Hung.charge for " in view["headline"]["text"]
+    text = view["headline"]["text"]
+    assert text.startswith("packer_0 hangs: it has been in one call with memory/0 at test_calls.py:"), text
+    assert text.endswith(". 1 of 1 threads is busy, 1 with a message that timed out."), text
     assert (stats.calls_running, stats.calls_over) == (1, 1)
     assert [value for _, value in metric_points(stats)["acker.calls.over"]] == [1]
 
@@ -104,9 +105,9 @@ def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands(
         return view
 
     view = asyncio.run(main())
-    assert view["headline"]["text"].startswith(
-        "1 call runs, 1 with a message that timed out; the longest runs at test_calls"
-    )
+    text = view["headline"]["text"]
+    assert " hangs: it has been in one call with memory/0 at test_calls.py:" in text, text
+    assert text.endswith(". 1 call runs, 1 with a message that timed out."), text
     assert "in Hung.charge_stubbornly for " in view["headline"]["text"]
 
 
