@@ -45,7 +45,7 @@ LINE = r"shop\.py:\d+ in charge"
         (
             consumer,
             "forgotten",
-            r"(stuck|timed out).* at .your code., shop\.py:\d+ in .*work,.* and no call for (it|them) is known",
+            r"(stuck|timed out).* at .your code., shop\.py:\d+ in .*work,.* and no call works on (it|them)",
         ),
     ],
 )
