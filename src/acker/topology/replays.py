@@ -82,11 +82,14 @@ class ReplayTable:
     entries : dict
     batches : dict
         Number -> batch.
+    ending : dict
+        The tuples and rows whose spout has not returned from `dead_letter`: a commit still keeps them.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, ReplayEntry] = {}
         self.batches: dict[int, ReplayBatch] = {}
+        self.ending: dict[Hashable, ReplayEntry] = {}
         # (due_ms, number). Batches that are emitted or acked are not in it any more.
         self._due_batches: list[tuple[int, int]] = []
         # (due_ms, sequence number, tup_id). A row is stale unless its entry is still due then: acks leave rows behind.
@@ -155,7 +158,9 @@ class ReplayTable:
             if list(self.batches) == numbers:  # else rows may have gone from one batch to another
                 break
             found.clear()
+        # In the order in which a tuple goes from one to the other.
         entries = self.entries.copy()
+        entries = {**self.ending.copy(), **entries}
         found += [(tup_id, entries[tup_id]) for tup_id in tup_ids if tup_id in entries]
         return found
 

@@ -356,17 +356,24 @@ class ReliableSpout(Spout):
         for place in np.flatnonzero(is_last).tolist():
             row = int(rows[place])
             reason = dataclasses.replace(reasons[place], attempt=batch.attempt)
+            entry, tup_id = batch.entry(row), batch.tup_ids[row].as_py()
+            self._replays.ending[tup_id] = entry
             self._replays.forget_rows(batch, row)
-            self._end_entry(batch.tup_ids[row].as_py(), batch.entry(row), reason)
+            self._end_entry(tup_id, entry, reason)
 
     def _end_replays(self, tup_id: Any, reason: Reason) -> None:
-        self._end_entry(tup_id, self._replays.entries.pop(tup_id), reason)
+        entry = self._replays.ending[tup_id] = self._replays.entries[tup_id]
+        del self._replays.entries[tup_id]
+        self._end_entry(tup_id, entry, reason)
 
     def _end_entry(self, tup_id: Any, entry: ReplayEntry, reason: Reason) -> None:
-        if self._on_dead_letter is not None:
-            self._on_dead_letter(tup_id, entry, reason)
-        self._collector.count("dead_letters")
-        self.dead_letter(tup_id, entry.values, reason)
+        try:
+            if self._on_dead_letter is not None:
+                self._on_dead_letter(tup_id, entry, reason)
+            self._collector.count("dead_letters")
+            self.dead_letter(tup_id, entry.values, reason)
+        finally:
+            del self._replays.ending[tup_id]
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
         """Handle a tuple that failed too often, and was counted. Logs it at ERROR; override to keep it somewhere.

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 
 from acker.local.executors.spout import SpoutTask
+from acker.observe.reasons import Reason
 from acker.spark.topologies.journal import BatchCommit
 from acker.spark.topologies.outcome_feed import OutcomeFeed
 from acker.spark.topologies.spout_tuples import SpoutTuples
-from acker.topology import ReliableSpout
+from acker.topology import ReasonKind, ReliableSpout
 
 NOW = 1_800_000_000.0
 HOUR = 3600
@@ -95,3 +96,27 @@ def test_rows_of_a_batch_that_wait_are_kept_one_by_one():
     tuples_of(after).restore(BatchCommit(entries=kept), (), ())
     assert {tup_id: entry.values for tup_id, entry in after._replays.entries.items()} == {"a": ("x",), "b": ("y",)}
     assert before._replays.holds("a") and before._replays.holds("b") and not before._replays.holds("c")
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_commit_keeps_what_the_spout_is_still_writing_into_its_dead_letters(in_batch):
+    commits = []
+
+    class Shop(ReliableSpout):
+        attempts_max = 1
+
+        def dead_letter(self, tup_id, values, reason):
+            commits.append(tuples.after_batch([(1, "a")], (), ()))
+
+    shop = Shop()
+    shop._collector = SimpleNamespace(count=lambda _: None, now_ms=lambda: 1_000)
+    tuples = tuples_of(shop)
+    failed = Reason(ReasonKind.FAILED)
+    if in_batch:
+        batch = shop._record_batch(pa.RecordBatch.from_pydict({"text": ["x"]}), pa.array(["a"]), None, None)
+        shop._end_rows(batch, np.array([0]), [failed])
+    else:
+        shop._replays.record("a", ("x",), None, None)
+        shop.fail("a", failed)
+    commits.append(tuples.after_batch([(1, "a")], (), ()))
+    assert [[(entry.tup_id, entry.values) for entry in kept] for kept in commits] == [[("a", ("x",))], []]
