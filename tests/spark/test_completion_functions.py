@@ -307,7 +307,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(spark, tmp
         pq.write_table(table.slice(250 * number, 250), folder / f"{number}.parquet")
     marker = tmp_path / "killed"
     filesystem = killing_filesystem(marker, os.getpid())
-    monkeypatch.setattr(paths, "resolve", lambda path, _: (filesystem, path, []))
+    monkeypatch.setattr(paths, "resolve", lambda path, *_: (filesystem, path, []))
     done = rows_of(
         completions_from_files(spark, [str(folder / f"{i}.parquet") for i in range(4)], include_pending=True)
     )
