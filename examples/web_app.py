@@ -40,7 +40,7 @@ def app(url: str) -> Starlette:
         yield
         consumer.stop()  # uvicorn has the handlers of signals
         await running  # open messages end
-        print(consumer.stats().acked, "orders were packed", flush=True)
+        print(f"{consumer.stats().acked} orders were packed", flush=True)
 
     async def health(_: Request) -> JSONResponse:
         found = consumer.health()

@@ -108,6 +108,15 @@ def wait_until_packed(client: Any) -> None:
         time.sleep(0.05)
 
 
+def publish_until_packed_by(client: Any, consumers: int) -> int:
+    """Publish orders until so many consumers have had one, and all are packed; return how many there were."""
+    while sum(group["consumers"] for group in client.xinfo_groups("orders")) < consumers:
+        client.xadd("orders", {"value": '["lamp"]'})
+        wait_until_packed(client)
+    wait_until_packed(client)
+    return int(client.xlen("orders"))
+
+
 def test_the_grace_period_of_kubernetes_is_longer_than_the_drain() -> None:
     pod = deployment()["template"]["spec"]
     (container,) = pod["containers"]
@@ -138,17 +147,25 @@ def test_replicas_share_the_queue_and_a_rollout_packs_each_order_once(redis: Any
     assert sum(map(packed, printed)) == ORDERS and left(orders) == 0
 
 
+UVICORN = ["uvicorn", "--factory", "web_app:from_environment", "--port", "PORT", "--app-dir", str(EXAMPLES)]
+# More than the web application's `drain_secs`, so that gunicorn kills no worker whose messages are open.
+GUNICORN = ["gunicorn", "web_app:from_environment()", "--bind", "127.0.0.1:PORT", "--chdir", str(EXAMPLES)]
+GUNICORN += ["--worker-class", "uvicorn_worker.UvicornWorker", "--graceful-timeout", "30"]
+
+
 @pytest.mark.slow
-def test_workers_of_uvicorn_have_a_consumer_each_and_end_with_their_open_orders(redis: Any, orders: Any) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "--factory", "web_app:from_environment", "--workers", "2"]
-    options = ["--port", str(port), "--log-level", "warning", "--app-dir", str(EXAMPLES)]
-    with started([*command, *options], REDIS_URL=redis.url) as (server,):
-        wait_for_health(server, port, "/healthz")
-        wait_until_packed(orders)
-        server.send_signal(signal.SIGTERM)
-        printed, said = server.communicate(timeout=LONG)
-    assert packed(printed) == ORDERS and len(re.findall("orders were packed", printed)) == 2, said
+@pytest.mark.parametrize("server", [UVICORN, GUNICORN], ids=lambda words: words[0])
+def test_workers_of_a_server_have_a_consumer_each_and_end_with_their_open_orders(
+    redis: Any, orders: Any, server: list[str]
+) -> None:
+    port = str(free_port())
+    command = [sys.executable, "-m", *(word.replace("PORT", port) for word in server)]
+    with started([*command, "--workers", "2", "--log-level", "warning"], REDIS_URL=redis.url) as (master,):
+        wait_for_health(master, int(port), "/healthz")
+        published = publish_until_packed_by(orders, 2)
+        master.send_signal(signal.SIGTERM)
+        printed, said = master.communicate(timeout=LONG)
+    assert packed(printed) == published and len(re.findall("orders were packed", printed)) == 2, said
 
 
 def test_alerts_name_metrics_of_a_consumer() -> None:
