@@ -40,7 +40,9 @@ def test_both_sides_do_the_same_work(session, mode):
         for turn in turns:
             assert turn.processed > 0 and turn.seconds >= 0.3 and turn.cpu_seconds > 0
             acked = turn.end.acked - turn.begin.acked
-            assert (acked > 0) == (turn.quantile_ms(0.5) > 0) == mode.tracked
+            # In a turn on a busy machine no tree may end.
+            assert (acked > 0) == (turn.quantile_ms(0.5) > 0) and (mode.tracked or not acked)
+        assert turns[-1].end.acked > 0 or not mode.tracked
         if mode.interval_ns:
             # Not turn by turn: a spout that was kept from emitting catches up, also on what it missed before the turn.
             lines = sum(turn.end.emitted - turn.begin.emitted for turn in turns)
