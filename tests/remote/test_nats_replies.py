@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import multiprocessing
 import signal
 import subprocess
 import sys
 import threading
 import uuid
-import warnings
 from importlib.util import find_spec
 
 import nats as nats_py
@@ -25,7 +23,7 @@ from acker.remote.nats import NATSReplies
 from acker.remote.replies import GoneError
 from acker.remote.wire import read_token
 from acker.testing.connectors import MemoryPublisher
-from tests.remote.test_trees import error_of_fork, wait_for
+from tests.remote.test_trees import error_of_fork, report_from_forks_and_threads, wait_for
 
 PATIENCE_SECS = 120.0
 STREAM = "acker-replies"
@@ -145,24 +143,8 @@ def test_reports_of_forks_and_threads_do_not_mix(replies):
     with tree(replies) as jobs:
         tokens = [[jobs.token() for _ in range(20)] for _ in range(10)]
         job(jobs.token(), replies).ack()  # there is a connection that a fork must not use
-
-    def work(tokens):
-        for token in tokens:
-            with job(token, replies):
-                pass
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        forks = [multiprocessing.get_context("fork").Process(target=work, args=(part,)) for part in tokens[:2]]
-        for each in forks:
-            each.start()
-    threads = [threading.Thread(target=work, args=(part,)) for part in tokens[2:]]
-    for each in threads:
-        each.start()
-    for each in [*forks, *threads]:
-        each.join(PATIENCE_SECS)
+    report_from_forks_and_threads(replies, tokens)
     jobs.wait(PATIENCE_SECS)
-    assert [each.exitcode for each in forks] == [0, 0]
     assert replies.counts.duplicates == 0
 
 

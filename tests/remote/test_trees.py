@@ -441,14 +441,12 @@ def test_a_report_that_is_interrupted_leaves_no_answer_to_the_next_one(over_redi
     jobs.close()
 
 
-def test_reports_of_forks_and_threads_do_not_mix(over_redis):
-    with tree(over_redis) as jobs:
-        tokens = [[jobs.token() for _ in range(50)] for _ in range(4)]
-    assert over_redis.send(read_token(tokens[0][0]).address, b"")  # there is a connection that a fork must not use
+def report_from_forks_and_threads(replies, tokens):
+    """Do the jobs of the first two lists of tokens in a forked process each, those of the others in a thread each."""
 
     def work(tokens):
         for token in tokens:
-            with job(token, over_redis):
+            with job(token, replies):
                 pass
 
     with warnings.catch_warnings():
@@ -461,8 +459,15 @@ def test_reports_of_forks_and_threads_do_not_mix(over_redis):
         each.start()
     for each in [*forks, *threads]:
         each.join(PATIENCE_SECS)
-    jobs.wait(PATIENCE_SECS)
     assert [each.exitcode for each in forks] == [0, 0]
+
+
+def test_reports_of_forks_and_threads_do_not_mix(over_redis):
+    with tree(over_redis) as jobs:
+        tokens = [[jobs.token() for _ in range(50)] for _ in range(4)]
+    assert over_redis.send(read_token(tokens[0][0]).address, b"")  # there is a connection that a fork must not use
+    report_from_forks_and_threads(over_redis, tokens)
+    jobs.wait(PATIENCE_SECS)
     assert over_redis.counts.duplicates == 0
 
 

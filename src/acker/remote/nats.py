@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from acker.errors import AckerError, ArgumentValueError, ConnectionLostError, RuntimeStateError
 from acker.remote.ledger import JOBS_MAX
-from acker.remote.replies import READ_SECS, GoneError, Inbox, Replies
+from acker.remote.replies import GoneError, Inbox, Replies, check_expiry
 
 try:
     from nats.aio.msg import Msg
@@ -81,8 +81,7 @@ class NATSReplies(Replies):
         **options: Any,
     ) -> None:
         super().__init__("replies over NATS", report_secs, jobs_max, secret, skip_gone)
-        if not READ_SECS < expiry_secs < float("inf"):
-            raise ArgumentValueError(f"expiry_secs must be finite and more than {READ_SECS:g}, not {expiry_secs}")
+        check_expiry(expiry_secs)
         if not _STREAM_NAME.fullmatch(stream):
             raise ArgumentValueError(f"stream: expected letters, digits, - and _, got {stream!r}")
         _refuse_gevent()

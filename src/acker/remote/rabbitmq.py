@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from acker.errors import ArgumentValueError, ConnectionLostError, exception_text
 from acker.remote.ledger import JOBS_MAX
-from acker.remote.replies import READ_SECS, GoneError, Inbox, Replies
+from acker.remote.replies import GoneError, Inbox, Replies, check_expiry
 
 try:
     import pika
@@ -69,8 +69,7 @@ class RabbitMQReplies(Replies):
         skip_gone: bool = False,
     ) -> None:
         super().__init__("replies over RabbitMQ", report_secs, jobs_max, secret, skip_gone)
-        if not READ_SECS < expiry_secs < float("inf"):
-            raise ArgumentValueError(f"expiry_secs must be finite and more than {READ_SECS:g}, not {expiry_secs}")
+        check_expiry(expiry_secs)
         self._connect = _connector(url)
         self._prefix = prefix
         self._expiry_ms = round(1000 * expiry_secs)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from acker.errors import ArgumentValueError, ConnectionLostError
 from acker.remote.ledger import JOBS_MAX
-from acker.remote.replies import READ_SECS, GoneError, Inbox, Replies
+from acker.remote.replies import GoneError, Inbox, Replies, check_expiry
 
 try:
     import redis
@@ -71,11 +71,7 @@ class RedisReplies(Replies):
     ) -> None:
         # Without the URL, which may hold a password.
         super().__init__("replies over Redis", report_secs, jobs_max, secret, skip_gone)
-        # Each read renews the stream.
-        if not READ_SECS < expiry_secs < float("inf"):
-            raise ArgumentValueError(
-                f"expiry_secs must be finite and more than {READ_SECS:g}, after which it is renewed, not {expiry_secs}"
-            )
+        check_expiry(expiry_secs)
         # Those of a URL win over arguments.
         if fixed := sorted({"protocol", "decode_responses"} & parse_qs(urlsplit(url).query).keys()):
             raise ArgumentValueError(f"the URL of replies sets {' and '.join(fixed)}: leave that out, acker sets it")

@@ -567,6 +567,19 @@ class ReplyReader:
             tree.fail(why)
 
 
+def check_expiry(expiry_secs: float) -> None:
+    """Refuse a time after which what a process reads from would expire before the process renews it by a read.
+
+    Raises
+    ------
+    ArgumentValueError
+    """
+    if not READ_SECS < expiry_secs < float("inf"):
+        raise ArgumentValueError(
+            f"expiry_secs must be finite and more than {READ_SECS:g}, after which it is renewed, not {expiry_secs}"
+        )
+
+
 class MemoryReplies(Replies):
     """Replies within one process, for tests and for jobs that run in its threads."""
 
