@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from dataclasses import replace
+from queue import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -84,22 +85,25 @@ def test_a_report_has_the_stack_of_the_tasks_thread_or_of_the_coroutine_that_run
 
 
 @pytest.mark.usefixtures("at_once")
-def test_without_a_driver_that_hears_the_worker_logs_the_call_that_hangs(caplog) -> None:
-    warned = threading.Event()
+def test_without_a_driver_that_hears_the_worker_logs_the_call_that_hangs() -> None:
+    told: Queue[str] = Queue()
 
-    class Warned(logging.Handler):
+    class Telling(logging.Handler):
         def emit(self, record):
-            warned.set()
+            told.put(record.getMessage())
 
-    task_watch.logger.addHandler(handler := Warned())
+    watch = watch_of(None, None)
+    task_watch.logger.addHandler(handler := Telling())
     try:
-        with watch_of(None, lambda: CodePlace("parse", 1, root_id=77, timeout_ms=1)):
-            assert warned.wait(60)
+        with watch:
+            # Only now: a look before would find this thread in the start of the watch's.
+            watch.look = lambda: CodePlace("parse", 1, root_id=77, timeout_ms=1)
+            line = told.get(timeout=60)
     finally:
         task_watch.logger.removeHandler(handler)
-    (told,) = caplog.messages
-    assert told.startswith("acker: parse hangs on ") and " with row 1 of its task (root id 77) at " in told
-    assert f"{__file__}:" in told
+    assert line.startswith("acker: parse hangs on ") and " with row 1 of its task (root id 77) at " in line
+    assert f"{__file__}:" in line
+    assert told.empty()
 
 
 @pytest.mark.usefixtures("at_once")
