@@ -502,11 +502,11 @@ class ReplyReader:
                     failures, is_told = 0, False
                 except ConnectionLostError as lost:
                     failures += 1
-                    # Without an open tree, nobody waits for a report.
-                    if self._trees and self._quiet.may_log():
+                    # Without an open tree, nobody waits for a report. Other threads may end the last one meanwhile.
+                    if (trees := len(self._trees)) and self._quiet.may_log():
                         is_told = True
                         text = "%s: reports of %d open trees cannot be read now, and are read later: %s"
-                        log.warning(text, self._replies.name, len(self._trees), lost)
+                        log.warning(text, self._replies.name, trees, lost)
                     self._end.wait(backoff(failures, _RETRY_SECS, _RETRY_SECS_MAX))
                     continue
                 for report in reports:
