@@ -354,7 +354,7 @@ def test_an_owner_that_stops_says_how_many_jobs_run_again(broker, replies, caplo
         for _ in range(3):
             message.token()
         job(message.token(), replies).ack()
-        wait_for(lambda: replies.counts.reports == 1)
+        wait_for(lambda: message._tree.remote.open == 3)
     assert owner.stats().repeated_jobs == 3
     assert "3 jobs in other processes were not done when their messages went back: they run again" in caplog.text
 
