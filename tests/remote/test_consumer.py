@@ -1,6 +1,7 @@
 """Messages that wait for jobs in other processes, and what runs when all is done, over a broker in memory."""
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -183,12 +184,12 @@ def test_tokens_need_replies_and_an_open_handle(broker, replies, one):
 def test_a_message_that_times_out_names_the_jobs_that_it_waits_for(broker, replies, caplog):
     broker.publish([b"order"])
     with Consumer(MemorySource(broker), replies=replies, timeout_secs=0.2, drain_secs=0, **QUICK) as consumer:
-        messages = iter(consumer)
-        with next(messages) as message:
-            message.token("pack")
-        with next(messages) as message:
-            assert message.attempt == 2
-    assert "timed out: not done are pack, " in caplog.text
+        for message in itertools.islice(consumer, 100):
+            if "timed out: not done are pack, " in caplog.text:
+                break
+            with message:
+                message.token("pack")  # if the machine stands still, the message has timed out before, and comes again
+    assert message.attempt > 1 and "timed out: not done are pack, " in caplog.text
 
 
 def test_a_job_resets_the_timeout_of_its_message(broker, replies, one, monkeypatch):
@@ -207,19 +208,18 @@ def test_a_job_resets_the_timeout_of_its_message(broker, replies, one, monkeypat
     assert len(rows) == 1
 
 
-def test_the_ledger_goes_with_its_message_however_that_ends(broker, replies):
-    broker.publish([b"1", b"2", b"3"])
-    with Consumer(MemorySource(broker), replies=replies, timeout_secs=0.1, drain_secs=0, **QUICK) as consumer:
-        messages = iter(consumer)
-        for number in range(3):
-            with next(messages) as message:
-                token = message.token()
-            if number == 0:
-                job(token, replies).ack()
-            elif number == 1:
-                job(token, replies).fail("broken")
-        broker.wait_until(lambda broker: len(broker.acked) == 1)
-        wait_for(lambda: consumer.stats().timed_out == 1)
+@pytest.mark.parametrize("end", ["acked", "failed", "timed_out"])
+def test_the_ledger_goes_with_its_message_however_that_ends(broker, replies, end):
+    broker.publish([b"order"])
+    options = QUICK | {"timeout_secs": 0.1} if end == "timed_out" else QUICK
+    with Consumer(MemorySource(broker), replies=replies, drain_secs=0, **options) as consumer:
+        with next(iter(consumer)) as message:
+            token = message.token()
+        if end == "acked":
+            job(token, replies).ack()
+        elif end == "failed":
+            job(token, replies).fail("broken")
+        wait_for(lambda: getattr(consumer.stats(), end))
         wait_for(lambda: not any(reader._trees for reader in replies._readers.values()))
 
 
@@ -261,8 +261,7 @@ def test_replies_without_a_server_fail_the_message(broker):
         messages = iter(consumer)
         with next(messages) as message:
             message.token()
-        with next(messages) as message:
-            assert message.attempt == 2
+        assert next(messages).attempt == 2  # not in a block of the message, which would take the error
 
 
 def test_open_jobs_are_shown_in_a_notebook_and_on_the_page(broker, replies, one):
@@ -398,7 +397,7 @@ from acker.connectors.redis_streams import RedisStreams
 from acker.remote.redis import RedisReplies
 
 source = RedisStreams(sys.argv[1], stream=sys.argv[2], group="g")
-with Consumer(source, replies=RedisReplies(sys.argv[1], expiry_secs=5)) as consumer:
+with Consumer(source, replies=RedisReplies(sys.argv[1])) as consumer:
     for message in consumer:
         with message:
             print(message.token("pack"), flush=True)

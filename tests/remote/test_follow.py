@@ -406,7 +406,9 @@ def order_posts(rabbitmq, redis, kills, count):
     def post(message):
         posted.append(message.value.decode())
 
-    owner = Consumer(RedisStreams(redis.url, stream=name, group="owner"), replies=replies, timeout_secs=60)
+    owner = Consumer(
+        RedisStreams(redis.url, stream=name, group="owner"), replies=replies, timeout_secs=10 * PATIENCE_SECS
+    )
     poster = Consumer(RedisStreams(redis.url, stream=f"{name}-posts", group="poster"), follow=replies)
     with RedisStreamsPublisher(redis.url, stream=name) as orders:
         assert orders.publish([Outgoing(b"%d" % number) for number in range(count)]) == [None] * count

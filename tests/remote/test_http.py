@@ -15,6 +15,8 @@ from acker.remote.httpx import AckerTransport, AsyncAckerTransport
 from tests.remote.test_trees import wait_for
 
 PATIENCE_SECS = 60.0
+# Of an answer that does not come; the connection before it may take longer.
+QUICK = httpx.Timeout(PATIENCE_SECS, read=0.05)
 
 
 class Shop:
@@ -177,13 +179,13 @@ def test_a_request_that_is_repeated_with_its_token_may_still_succeed(replies, sh
 @pytest.mark.slow
 def test_a_timeout_fails_the_tree_and_a_repeat_with_the_same_token_counts_once(replies, shop, client):
     with tree(replies) as jobs, pytest.raises(httpx.ReadTimeout):
-        client.post("/slow", timeout=0.05)
+        client.post("/slow", timeout=QUICK)
     with pytest.raises(JobsError, match="ReadTimeout"):
         jobs.wait(PATIENCE_SECS)
     with tree(replies) as jobs:
         headers = {"Acker-Token": jobs.token("slow")}
         with pytest.raises(httpx.ReadTimeout):
-            client.post("/slow", headers=headers, timeout=0.05)
+            client.post("/slow", headers=headers, timeout=QUICK)
     assert jobs.alive
     shop.may_go_on.set()  # the first one goes on, and reports
     jobs.wait(PATIENCE_SECS)
@@ -237,7 +239,8 @@ def test_a_service_that_is_not_there_fails_the_tree(replies):
 @pytest.mark.slow
 def test_coroutines_have_a_transport_too(replies, shop):
     async def main():
-        async with httpx.AsyncClient(transport=AsyncAckerTransport(), base_url=shop.url) as client:
+        options = {"base_url": shop.url, "timeout": PATIENCE_SECS}
+        async with httpx.AsyncClient(transport=AsyncAckerTransport(), **options) as client:
             with tree(replies) as jobs:
                 answers = await asyncio.gather(*(client.post("/pack") for _ in range(20)))
                 assert all(answer.json() == {"is awaited": True} for answer in answers)

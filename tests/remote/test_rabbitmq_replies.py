@@ -128,12 +128,16 @@ def test_a_forked_process_reports_over_a_connection_of_its_own(replies):
 def test_an_idle_worker_keeps_its_connection(rabbitmq, replies, monkeypatch, caplog):
     """RabbitMQ ends a connection without heartbeats, and logs that."""
     monkeypatch.setattr("acker.remote.rabbitmq._HEARTBEAT_SECS", 3)
-    with RabbitMQReplies(rabbitmq.url) as worker, tree(replies) as jobs:
+
+    def keeps_it():
         job(jobs.token(), worker).ack()
         connection = worker._senders[os.getpid()]._connection
         threading.Event().wait(10)  # the broker ends a connection that is silent for six seconds
         job(jobs.token(), worker).ack()
-        assert worker._senders[os.getpid()]._connection is connection
+        return worker._senders[os.getpid()]._connection is connection
+
+    with RabbitMQReplies(rabbitmq.url) as worker, tree(replies) as jobs:
+        assert any(keeps_it() for _ in range(3))  # unless the machine stands still for as long
     jobs.wait(PATIENCE_SECS)
 
 
