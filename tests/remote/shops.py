@@ -114,8 +114,8 @@ def lose_workers(shop, kills, pack, done):
         shop.wait_until(lambda more=3 * number + 1: len(done()) > more)
         shop.kill_worker()
     shop.start_worker()
-    shop.wait_until(lambda: not owner.is_alive())
+    owner.join(20 * timeout_secs)
+    assert not owner.is_alive(), shop.log
     shop.kill_worker()
-    owner.join()
     assert early == []
     assert sorted(broker.acked) == sorted({b"%d" % number for number in range(count)})

@@ -286,10 +286,13 @@ def test_reasons_say_how_a_task_ended_that_did_not_run_to_its_end(shop):
 def test_a_run_that_was_put_back_does_not_count(shop):
     done = shop.run(shop.tasks.requeued)
     assert set(packed("of a run that counts")) <= set(done)
+    # Nobody waits for these, and the next test looks at what is done.
+    shop.wait_until(lambda: set(packed("of a run that does not")) <= set(shop.done))
 
 
 def test_a_task_that_the_main_process_sends_again_is_awaited(shop):
     assert set(packed("of a run that counts")) <= set(shop.run(shop.tasks.lost_once))
+    shop.wait_until(lambda: set(packed("of a run that does not count")) <= set(shop.done))
 
 
 def test_eager_tasks_are_a_part_of_the_code_that_calls_them(shop, monkeypatch):
