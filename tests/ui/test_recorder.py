@@ -32,7 +32,7 @@ class CountedSource(FakeSource):
 
 def test_the_last_reading_is_taken_at_the_end() -> None:
     source = CountedSource(3)
-    recorder = Recorder(source, 0.01)
+    recorder = Recorder(source, 0.05)  # a history holds 600 readings, also if this thread stands still
     assert source.enough.wait(60)
     source.now = fake_view(state="stopped")
     recorder.close()
