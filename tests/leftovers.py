@@ -59,8 +59,11 @@ def children() -> dict[object, str]:
     """Return the processes that this one has started and that live, or for which nobody has waited."""
     found: dict[object, str] = {}
     for path in Path("/proc/self/task").glob("*/children"):
+        listed: list[str] = []
         with contextlib.suppress(OSError):  # the thread has ended
-            for child in path.read_text().split():
+            listed = path.read_text().split()
+        for child in listed:
+            with contextlib.suppress(OSError):  # the process has, which says nothing of the next one
                 command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if not any(word in command for word in KEPT_COMMANDS):
                     found[child] = f"process {child} {command.strip() or '(ended, nobody has waited for it)'}"
