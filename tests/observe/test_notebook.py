@@ -39,6 +39,7 @@ class Words(Topology):
     count = Count.spec(inputs=[lines])
 
 runtime = LocalRuntime(Words).start()
+_ = runtime.run_until(3)
 """
 
 
