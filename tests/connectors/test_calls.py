@@ -33,6 +33,24 @@ class Hung:
         self.begun.set()
         self.ending.wait()
 
+    def begin(self, consumer, pool):
+        """Charge for the message; if that times out before a thread of the pool begins, for its next attempt."""
+        for message in consumer:
+            call = message.submit(pool, self.charge)
+            while not (self.begun.wait(0.01) or call.done()):
+                pass
+            if self.begun.is_set():
+                return
+
+    async def begin_stubbornly(self, consumer):
+        """Charge for the message in a coroutine, as `begin`; return its task."""
+        async for message in consumer.aiter():
+            task = message.spawn(self.charge_stubbornly())
+            await asyncio.sleep(0)
+            if self.begun.is_set():
+                return task
+        raise AssertionError("it has stopped")
+
     async def charge_stubbornly(self):
         """Go on although it is cancelled."""
         self.begun.set()
@@ -59,9 +77,8 @@ def test_an_open_message_is_held_by_the_call_that_runs_for_it_at_its_line():
 
 def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
     hung = Hung()
-    with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=0.1) as consumer:
-        next(iter(consumer)).submit(pool, hung.charge)
-        hung.begun.wait()
+    with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=0.1, backoff_secs=0) as consumer:
+        hung.begin(consumer, pool)
         view = fresh(
             consumer.page, lambda view: view["totals"]["timed_out"] and "that timed out" in view["headline"]["text"]
         )
@@ -81,9 +98,9 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
 def test_the_advice_on_timeouts_names_the_one_call_that_hangs_and_no_open_max(caplog):
     hung = Hung()
     with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=1.0) as consumer:
-        next(iter(consumer)).submit(pool, hung.charge)
+        hung.begin(consumer, pool)
         while not (advice := [line for line in caplog.messages if "none was acked" in line]):
-            pass
+            time.sleep(0.01)
         hung.ending.set()
     assert "open_max" not in advice[0] and "longer timeout. 1 of 1 threads is busy" in advice[0]
     assert "; the longest is packer_0 with memory/0" in advice[0] and "in Hung.charge" in advice[0]
@@ -93,9 +110,8 @@ def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands(
     hung = Hung()
 
     async def main():
-        async with consumer_of(timeout_secs=0.1) as consumer:
-            message = await anext(consumer.aiter())
-            task = message.spawn(hung.charge_stubbornly())
+        async with consumer_of(timeout_secs=0.1, backoff_secs=0) as consumer:
+            task = await hung.begin_stubbornly(consumer)
             try:
                 view = await asyncio.to_thread(fresh, consumer.page, lambda view: view["open_trees"]["over"])
             finally:
@@ -128,13 +144,13 @@ def test_the_time_of_a_call_is_that_of_the_clock_that_is_given():
 def test_the_watchdog_names_the_line_of_the_longest_call(caplog):
     hung = Hung()
     with ThreadPoolExecutor(1, "packer") as pool, caplog.at_level(logging.WARNING):
-        with consumer_of(timeout_secs=0.1, ui=None) as consumer:
-            next(iter(consumer)).submit(pool, hung.charge)
-            hung.begun.wait()
-            while "nothing was acked" not in caplog.text:
-                time.sleep(0)
+        with consumer_of(timeout_secs=0.1, backoff_secs=0, ui=None) as consumer:
+            hung.begin(consumer, pool)
+            # It warns again and again; the first time maybe before the call has begun.
+            while not (told := [each for each in caplog.messages if "nothing was" in each and "the longest" in each]):
+                time.sleep(0.01)
         hung.ending.set()
-    (line, *_) = [each.getMessage() for each in caplog.records if "nothing was acked" in each.getMessage()]
+    line = told[0]
     assert "the longest is packer_0 with memory/0" in line and f"at {__file__}:" in line and "in Hung.charge" in line
 
 
