@@ -127,6 +127,35 @@ def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands(
     assert "in Hung.charge_stubbornly for " in view["headline"]["text"]
 
 
+def test_a_coroutine_that_comes_while_its_message_ends_does_not_begin(monkeypatch):
+    """Else it would run on, and nobody would count it."""
+    consumer = consumer_of(timeout_secs=0.1, ui=None)
+    note_over = consumer._calls.note_over
+    messages, tasks, begun = [], [], []
+
+    async def work():
+        begun.append(True)
+
+    async def come():
+        tasks.append(messages[0].spawn(work()))
+
+    async def main():
+        def note_over_and_come(tree):
+            note_over(tree)
+            asyncio.run_coroutine_threadsafe(come(), loop).result(60)
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(consumer._calls, "note_over", note_over_and_come)
+        async with consumer:
+            messages.append(await anext(consumer.aiter()))
+            while not tasks:
+                await asyncio.sleep(0.01)
+            await asyncio.wait(tasks)
+
+    asyncio.run(main())
+    assert tasks[0].cancelled() and begun == []
+
+
 def test_the_time_of_a_call_is_that_of_the_clock_that_is_given():
     hung = Hung()
     with ThreadPoolExecutor(1, "packer") as pool, consumer_of(timeout_secs=300, ui=None) as consumer:

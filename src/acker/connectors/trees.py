@@ -145,8 +145,8 @@ class MessageTrees:
             self._store.offer_again(attempt, tree.reason)
         else:
             self._store.end(attempt.message_id, reason, is_final=tree.is_final, retry_secs=tree.retry_secs)
+        tree.cancel()  # first, so that no coroutine begins that is not noted
         self._calls.note_over(tree)
-        tree.cancel()
 
     def _end_unbegun(self) -> int:
         """Time out messages whose hand-out an exception interrupted before their tree began; return how many."""
@@ -172,8 +172,8 @@ class MessageTrees:
             tree.end_span("taken back by the broker")
             self.repeated_jobs += 0 if tree.remote is None else tree.remote.open
             self._inbox.append(Kind.FAIL, tree.root_id)
+            tree.cancel()  # first, as above
             self._calls.note_over(tree)
-            tree.cancel()
 
     def tell_repeated_jobs(self) -> None:
         """Warn at the end of the jobs that run again."""
