@@ -56,9 +56,12 @@ def module_of(thread: threading.Thread) -> str:
 
 
 def children() -> dict[object, str]:
-    """Return the processes that this one has started and that live, or for which nobody has waited."""
+    """Return the processes that this one has started and that live, or for which nobody has waited.
+
+    Each list is read twice: while one process ends, the system may leave others out.
+    """
     found: dict[object, str] = {}
-    for path in Path("/proc/self/task").glob("*/children"):
+    for path in 2 * list(Path("/proc/self/task").glob("*/children")):
         listed: list[str] = []
         with contextlib.suppress(OSError):  # the thread has ended
             listed = path.read_text().split()
