@@ -574,8 +574,11 @@ def test_a_stop_ends_although_the_broker_answers_nothing(method, monkeypatch, ca
     consumer = Consumer(source, drain_secs=0.1)
     messages = iter(consumer)
     first, _ = next(messages), next(messages)
-    answer = source.stall(method)
+    hangs, answer = threading.Event(), threading.Event()
+    source.on(method, lambda: hangs.set() or answer.wait())
     first.ack()
+    # Not before that, or on a slow machine the time to drain is over before the thread comes to it.
+    wait_until((lambda: len(consumer) == 1) if method == "release" else hangs.is_set)
     consumer.close()
     assert "the broker has not answered for 0.1 s after the time to drain" in caplog.text
     unacked = consumer.stats().unacked
@@ -644,10 +647,14 @@ def test_an_end_names_a_call_that_runs_though_its_message_has_timed_out(caplog):
         begun.set()
         ending.wait()
 
+    def handle(message):
+        if not begun.is_set():
+            call = message.submit(pool, hang)
+            # Where the message times out before a thread of the pool is there, its next attempt begins the call.
+            wait_until(lambda: begun.is_set() or call.done())
+
     with ThreadPoolExecutor(1, thread_name_prefix="packer") as pool:
-        options = {"timeout_secs": 0.1, "attempts_max": 1, "dead_letters": MemoryPublisher()}
-        consumer = Consumer(MemorySource(broker), **options)
-        consumer.run(lambda message: (message.submit(pool, hang), begun.wait()), until="empty")
+        Consumer(MemorySource(broker), timeout_secs=0.1, **QUICK).run(handle, until="empty")
         ending.set()
     (line,) = [record.getMessage() for record in caplog.records if "still run in pools" in record.getMessage()]
     assert "packer_0 with memory/0, which timed out, for " in line and "in test_an_end_names" in line
