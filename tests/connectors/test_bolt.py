@@ -94,6 +94,8 @@ def test_a_publisher_that_never_answers_does_not_hold_a_stop(monkeypatch, caplog
     monkeypatch.setattr("acker.connectors.topologies.publish_bolt._CLOSE_SECS", 0.05)
     monkeypatch.setattr("acker.connectors.topologies.publish_bolt._PUT_SECS", 0.05)
     monkeypatch.setattr("acker.connectors.topologies.publish_bolt._WAITING_MAX", 2)
+    # Each step ends, but on a slow machine not within a second.
+    monkeypatch.setattr("acker.local.topology_run.GRACE_SECS", 60)
     broker, publisher = MemoryBroker(), MemoryPublisher()
     broker.publish(b"%d" % number for number in range(20))
     publisher.block()
