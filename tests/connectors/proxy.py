@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -62,9 +63,9 @@ class Proxy:
         """Reset all connections; return how many. New ones are accepted."""
         with self._lock:
             pairs, self._pairs = self._pairs, set()
-        for pair in pairs:
-            for end in pair:
-                _reset(end)
+            for pair in pairs:
+                for end in pair:
+                    _reset(end)
         return len(pairs)
 
     @contextlib.contextmanager
@@ -113,6 +114,7 @@ class Proxy:
                 server = socket.create_connection(self._target, timeout=10)
             except OSError:
                 _reset(client)
+                client.close()
                 continue
             with self._lock:
                 pair = (client, server)
@@ -125,6 +127,7 @@ class Proxy:
                     continue
             for end in pair:
                 _reset(end)
+                end.close()
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
@@ -145,14 +148,21 @@ class Proxy:
         finally:
             with self._lock:
                 self._pairs.discard((client, server))
-            for end in other:
-                end.close()
+                for end in other:
+                    end.close()
 
 
 def _reset(end: socket.socket) -> None:
+    """Reset a connection. Its descriptor is open until `close`, on nothing.
+
+    Else a new connection could get its number, and the thread that is about to read from the old one would read its
+    first bytes.
+    """
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     # Wakes the thread that reads it; closing alone does not.
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RD)
-    end.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, end.fileno(), inheritable=False)
+    os.close(nothing)
