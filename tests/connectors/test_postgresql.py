@@ -239,7 +239,7 @@ def test_a_failed_message_is_due_after_its_delay(opened, add, database, table):
     assert source.retry(first, 3600.0)
     assert not source.holds(first)
     assert polls_nothing(source)
-    statement = f"SELECT due_at BETWEEN now() + '3590 s' AND now() + '3600 s' AS late FROM {table} WHERE owner IS NULL"
+    statement = f"SELECT due_at BETWEEN now() + '3000 s' AND now() + '3600 s' AS late FROM {table} WHERE owner IS NULL"
     assert database(statement) == [{"late": True}]
     assert source.retry(second, 0.0)
     look(source)
@@ -324,9 +324,13 @@ def test_a_killed_server(postgresql, opened, add):
     assert polls_nothing(source)
 
 
-def test_a_server_that_hangs_is_a_lost_connection(postgresql, opened, add):
+def test_a_server_that_hangs_is_a_lost_connection(postgresql, make, add):
     add(1)
-    source = opened(lease_secs=1.0)
+    source = make(lease_secs=1.0)
+    assert source._link._answer_secs == 0.5
+    source._link._answer_secs = LONG  # for the server that does not hang
+    source.open(Seen(), 100)
+    source._link.client.answer_secs = 0.5
     postgresql.pause()
     with pytest.raises(ConnectionLostError, match="not answered"):
         source.poll(10, 0.0)

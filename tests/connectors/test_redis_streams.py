@@ -454,8 +454,10 @@ def test_a_killed_server_that_kept_its_data(redis, client, stream, opened):
 
 
 def test_a_server_that_hangs_is_a_lost_connection(redis, client, stream, opened):
-    source = opened(socket_timeout=0.3)
+    assert opened(socket_timeout=7)._link.client.socket_timeout == 7
+    source = opened()
     add(client, stream, 1)
+    source._link.client._sock.settimeout(0.3)  # of this connection alone: the next one finds a server that answers
     redis.pause()
     with pytest.raises(ConnectionLostError):
         source.poll(10, 0.0)
