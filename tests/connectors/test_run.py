@@ -284,16 +284,18 @@ def test_a_message_that_times_out_cancels_its_coroutine(broker):
     broker.publish([b"a"])
     ends = []
 
-    async def handle(message):
+    async def handle(_):
         try:
-            await asyncio.sleep(LONG if message.attempt == 1 else 0)
+            await asyncio.sleep(0 if ends else LONG)
             ends.append("returned")
         except asyncio.CancelledError:
             ends.append("cancelled")
             raise
 
     stats = run_both(broker, handle, timeout_secs=0.2)
-    assert ends == ["cancelled", "returned"] and stats.timed_out == 1
+    # On a machine that stands still the next attempt may time out, too, at any of its lines.
+    assert ends[0] == "cancelled" and ends[-1] == "returned", ends
+    assert stats.timed_out >= 1 and broker.acked == [b"a"]
 
 
 @pytest.mark.server
@@ -321,7 +323,8 @@ def test_until_empty_takes_all_that_a_real_broker_has_and_what_it_tries_again(re
     try:
         harness.publish([b"%d" % number for number in range(30)])
         stats = Consumer(harness.source(), backoff_secs=0.2).run(handle, threads=3, until="empty")
-        assert harness.left() == 0 and len(seen) == 30 and seen[b"13"] == 2
+        assert len(seen) == 30 and seen[b"13"] == 2
+        wait_until(lambda: harness.left() == 0, "the broker has counted the last acks", LONG)
         assert (stats.acked, stats.failed) == (30, 1)
     finally:
         harness.close()
