@@ -12,6 +12,7 @@ from acker.connectors import Delivery, Outgoing
 from acker.errors import ConnectionLostError, PublishError, SourceError
 from acker.testing import ManualClock
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.testing.connectors.consumer_run import wait_until
 
 LONG = 60.0
 
@@ -262,7 +263,7 @@ def test_a_stalled_call_answers_when_it_may():
     answer = source.stall("ack")
     thread = threading.Thread(target=source.ack, args=([],))
     thread.start()
-    broker.wait_until(lambda _: source.calls["ack"])
+    wait_until(lambda: source.calls["ack"], "the call begins", LONG)  # the broker does not tell of that
     with broker.changed:
         assert thread.is_alive()
     source.poll(0, 0)

@@ -15,7 +15,6 @@ from acker.testing.remote import SCENARIOS, QueueContract, QueueHarness, perform
 class ThreadsHarness(QueueHarness):
     """Jobs in threads of this process. No worker can be killed, and nothing expires."""
 
-    patience_secs = 10.0
     after_exit = after_worker_kill = None
     replies = None
 
