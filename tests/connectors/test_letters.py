@@ -23,7 +23,7 @@ from acker.connectors.redis_streams import RedisStreamsPublisher
 from acker.testing.connectors import MemoryPublisher
 from tests.marks import slow
 
-PATIENCE_SECS = 120.0
+PATIENCE_SECS = 300.0
 
 # Publishes letters again; the second call of the broker, or the only one, is confirmed, and then this hangs.
 HANG = """
@@ -349,7 +349,7 @@ class TestKafka(OneOfEachKind):
     def source(self):
         from acker.connectors.kafka import Kafka
 
-        return Kafka({**self.config, "group.id": "g", "auto.offset.reset": "earliest"}, self.name)
+        return Kafka({**self.config, "group.id": self.name, "auto.offset.reset": "earliest"}, self.name)
 
     def key_of(self, message):
         return message.raw.key()
