@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from acker.local import LocalRuntime, run
+from acker.testing import Scheduler
 from acker.topology import Bolt, Grouping, ReasonKind, ReliableSpout, Spout, Topology
 
 LINES = [f"w{number % 13} w{number % 7} w{number % 3}" for number in range(3000)]
@@ -108,6 +109,44 @@ def test_a_bolt_that_never_returns_is_abandoned_and_its_tree_failed():
         assert told == [("m", ReasonKind.SHUTDOWN)]
     finally:
         release.set()
+
+
+@pytest.mark.parametrize("moment", ["before its step", "after its step"])
+def test_a_thread_that_is_abandoned_as_it_comes_to_rest_ends(monkeypatch, moment):
+    """Nobody turns the clock any more, on which it would rest for ever."""
+
+    class Nothing(Spout):
+        outputs = ["line"]
+
+        def next_tuple(self):
+            self.finish()
+
+    class Idle(Topology):
+        nothing = Nothing.spec()
+        split = Split.spec(inputs=[nothing])
+
+    with Scheduler.of(Idle) as scheduler:
+        scheduler.settle()
+        lifecycle = scheduler.runtime.lifecycle
+        (executor,) = lifecycle.executors.bolts
+
+        def abandon():
+            lifecycle._shutdown._abandon(executor)
+
+        class Abandons(threading.Event):
+            def clear(self):
+                if moment == "before its step":
+                    abandon()
+                super().clear()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(executor, "signal", Abandons())
+            if moment == "after its step":
+                patch.setattr(executor, "step", abandon)
+            thread = threading.Thread(target=executor.work, daemon=True)
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_spout_that_raises_stops_the_topology_with_its_error():

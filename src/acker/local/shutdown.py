@@ -85,6 +85,7 @@ class Shutdown:
 
     def _abandon(self, executor: ComponentExecutor) -> None:
         executor.abandoned = True  # Should it ever come back, its thread ends.
+        executor.signal.set()  # It may be about to rest, on a clock that nobody turns any more.
         frame = None
         if executor.thread is not None and executor.thread.ident is not None:
             frame = sys._current_frames().get(executor.thread.ident)

@@ -133,8 +133,11 @@ class Executor(ABC):
 
     def work(self) -> None:
         """Step until closed, or until user code returns to an executor that was abandoned: the body of its thread."""
-        while self.done is not Mode.CLOSE and not self.abandoned:
+        while True:
             self.signal.clear()
+            # After the clear: who abandons it sets the signal then, and a rest ends at once.
+            if self.done is Mode.CLOSE or self.abandoned:
+                return
             if not self.step():
                 self.rest()
 
