@@ -74,6 +74,7 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
         outputs = ["n"]
 
         def initialize(self, conf, context):
+            clock.advance(0.01)
             runtime.lifecycle.reached.wait()
 
         def next_tuple(self): ...
@@ -89,7 +90,8 @@ def test_an_initialize_that_returns_in_time_is_closed_in_order():
             closed.append("last")
 
     topology = type(Topology)("T", (Topology,), {"source": Source.spec(), "last": Last.spec(inputs=["source"])})
-    runtime = LocalRuntime(topology)
+    clock = ManualClock()  # the time to return does not pass, however slow a thread is
+    runtime = LocalRuntime(topology, clock=clock)
     assert runtime.run("10ms") == "elapsed"
     runtime.stop()
     assert sorted(closed) == ["last", "source"] and runtime.report().abandoned == ()

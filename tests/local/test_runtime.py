@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from acker.local import LocalRuntime, run
-from acker.testing import Scheduler
+from acker.local.executors.base import Mode
+from acker.testing import ManualClock, Scheduler
 from acker.topology import Bolt, Grouping, ReasonKind, ReliableSpout, Spout, Topology
 
 LINES = [f"w{number % 13} w{number % 7} w{number % 3}" for number in range(3000)]
@@ -99,11 +100,18 @@ def test_a_bolt_that_never_returns_is_abandoned_and_its_tree_failed():
         one = One.spec()
         stuck = Stuck.spec(inputs=[one])
 
-    runtime = LocalRuntime(Sticks)
+    clock = ManualClock()
+    runtime = LocalRuntime(Sticks, clock=clock)
+    stops = threading.Thread(target=runtime.stop, args=[0])
     try:
         runtime.start()
         inside.wait()
-        runtime.stop(drain_secs=0)
+        (spout,) = runtime.lifecycle.executors.spouts
+        stops.start()
+        while spout.seen is not Mode.HALT:
+            pass
+        clock.advance(1)  # the time to end a step is up; nothing else is late
+        stops.join()
         (left,) = runtime.report().abandoned
         assert left.component == "stuck" and "release.wait()" in left.stack
         assert told == [("m", ReasonKind.SHUTDOWN)]
