@@ -64,7 +64,7 @@ def test_points_name_topology_component_kind_task_and_stream(runtime) -> None:
 
 
 def scrape(url: str) -> dict[tuple[str, frozenset], float]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -110,7 +110,7 @@ def test_the_server_stops_and_gives_its_port_back(runtime) -> None:
     server.close()
     server.close()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(server.url, timeout=10)
+        urllib.request.urlopen(server.url, timeout=60)
     with serve(runtime, server.port) as again:
         assert again.port == server.port
         scrape(again.url)
