@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import random
+import select
 import socket
 import ssl
 import struct
@@ -271,7 +272,7 @@ def test_the_prefetch_bounds_what_is_unacked(rabbitmq, channel, queue, opened, p
 def test_bodies_of_any_size(rabbitmq, channel, queue, opened):
     big = random.Random(1).randbytes(1_000_000) * 100
     source = opened(rabbitmq.url, queue)
-    with RabbitMQPublisher(rabbitmq.url, routing_key=queue) as publisher:
+    with RabbitMQPublisher(rabbitmq.url, routing_key=queue, timeout_secs=LONG) as publisher:
         assert publisher.publish([Outgoing(b""), Outgoing(big), Outgoing(b"small")]) == [None, None, None]
     found = polled(source, 3)
     assert [delivery.value == body for delivery, body in zip(found, [b"", big, b"small"], strict=True)] == [True] * 3
@@ -532,7 +533,8 @@ def test_a_lost_connection_is_opened_anew(rabbitmq, channel, queue, opened, prox
         source.ack(old)
     source.close()
     source.open(NoEvents(), 100)
-    assert bodies(polled(source, 2)) == [b"a", b"b"]
+    # The broker may notice the end of the old connection only now, and then sends what that one held last.
+    assert sorted(bodies(polled(source, 2))) == [b"a", b"b"]
 
 
 def test_a_cut_at_any_moment_is_a_lost_connection(rabbitmq, channel, queue, proxy):
@@ -791,18 +793,17 @@ def behind_tls(port, folder):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
-    def pump(source, target):
-        try:
-            while data := source.recv(2**16):
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            # A close alone does not end the other pump's wait.
-            for end in (source, target):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
+    def pump(client, broker):
+        """One thread for both directions: OpenSSL lets no two use a connection at the same time."""
+        other = {client: broker, broker: client}
+        with client, broker, contextlib.suppress(OSError):
+            while True:
+                # What has been decrypted does not wake `select`.
+                ready = [client] if client.pending() else select.select([client, broker], [], [])[0]
+                for source in ready:
+                    if not (data := source.recv(2**16)):
+                        return
+                    other[source].sendall(data)
 
     def serve():
         while True:
@@ -816,8 +817,7 @@ def behind_tls(port, folder):
                 client.close()
                 continue
             broker = socket.create_connection(("127.0.0.1", port))
-            for ends in ((client, broker), (broker, client)):
-                threading.Thread(target=pump, args=ends, daemon=True).start()
+            threading.Thread(target=pump, args=(client, broker), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)
@@ -881,7 +881,12 @@ def test_messages_are_given_back_at_once_and_none_comes_again(rabbitmq, channel,
     source.release(deliveries[1:3])
     assert source.poll(0, 0.5) == []
     assert [source.holds(each) for each in deliveries] == [True, False, False, True]
-    assert set(left_in(channel, queue)) == {b"1", b"2", *(b"%d" % number for number in range(4, 10))}
+    returned, deadline = [], time.monotonic() + LONG
+    while len(returned) < 8:
+        assert time.monotonic() < deadline, returned
+        returned += left_in(channel, queue)
+        assert source.poll(0, 0.05) == []
+    assert sorted(returned) == [b"1", b"2", *(b"%d" % number for number in range(4, 10))]
     assert source.poll(10, 0.5) == []
     source.ack(deliveries[:1])
     source.release(deliveries[3:])
@@ -1040,10 +1045,14 @@ def test_a_broker_that_takes_no_messages_says_why(rabbitmq, channel, queue):
     with RabbitMQPublisher(rabbitmq.url, routing_key=queue, timeout_secs=1.0) as publisher:
         order(rabbitmq, "set_vm_memory_high_watermark", "0")
         try:
-            (result,) = publisher.publish([Outgoing(b"1")])
-            assert "takes no messages for the moment: low on memory" in str(result)
+            deadline = time.monotonic() + LONG  # its word may come later than the end of the first second
+            while "takes no messages for the moment: low on memory" not in (
+                told := str(publisher.publish([Outgoing(b"1")])[0])
+            ):
+                assert time.monotonic() < deadline, told
         finally:
             order(rabbitmq, "set_vm_memory_high_watermark", "0.4")
+        publisher._timeout_secs = LONG
         assert publisher.publish([Outgoing(b"2")]) == [None]
 
 
