@@ -58,7 +58,7 @@ class Works(Bolt):
 
 class Stuck(Bolt):
     def process(self, tup):
-        threading.Event().wait()
+        self.log("stuck") or threading.Event().wait()
 
 class Keeps(Bolt):
     auto_ack = False
@@ -161,14 +161,19 @@ class Program:
         return self.process.wait()
 
 
+# The command, which gives executors so many seconds to end their step, and not one.
+PATIENT = "from acker.local import topology_run; topology_run.GRACE_SECS = {}; from acker.cli import main; main()"
+
+
 @pytest.fixture
 def start(folder):
     """Start a command line in a process of its own."""
     started = []
 
-    def start(*arguments: str) -> Program:
+    def start(*arguments: str, grace_secs: int | None = None) -> Program:
+        command = ["-m", "acker"] if grace_secs is None else ["-c", PATIENT.format(grace_secs)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "acker", *arguments],
+            [sys.executable, *command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -322,7 +327,7 @@ def test_a_live_page_needs_an_address_that_is_free(invoke) -> None:
 
 
 def test_a_live_page_is_shown_while_it_runs(start) -> None:
-    program = start("run", "jobs:Runs", "--ui", "0", "--ui-values")
+    program = start("run", "jobs:Runs", "--ui", "0", "--ui-values", grace_secs=60)
     url, _, token = program.wait_for("live page of Runs: ").split()[-1].partition("#token=")
     with urllib.request.urlopen(f"{url}api/view", timeout=120) as answer:
         view = json.loads(answer.read())
@@ -336,7 +341,7 @@ def test_a_live_page_is_shown_while_it_runs(start) -> None:
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_drains_and_ends_with_0(start, signal_) -> None:
-    program = start("run", "jobs:Runs")
+    program = start("run", "jobs:Runs", grace_secs=60)
     program.wait_for("Runs runs: ")
     program.process.send_signal(signal_)
     assert program.end() == 0, program.said
@@ -356,7 +361,7 @@ def test_a_second_signal_ends_at_once_with_130(start) -> None:
 
 def test_trees_that_are_open_when_it_stops_are_no_drained_ones(start, folder) -> None:
     short = ("--conf", "topology.drain.secs=0.05", "--report", "r.json", "--report", "r.html")
-    program = start("run", "jobs:Holds", *short)
+    program = start("run", "jobs:Holds", *short, grace_secs=60)
     program.wait_for("kept 9")
     program.process.send_signal(signal.SIGINT)
     assert program.end() == 0, program.said
@@ -394,7 +399,9 @@ def test_the_first_line_comes_before_the_start_is_over(start) -> None:
 
 
 def test_a_task_that_never_comes_back_is_shown_and_ends_with_3(start, folder) -> None:
-    program = start("run", "jobs:Hangs", "--until", "3s", "--conf", "topology.drain.secs=0.1", "--report", "r.json")
+    program = start("run", "jobs:Hangs", "--conf", "topology.drain.secs=0.1", "--report", "r.json", grace_secs=3)
+    program.wait_for("stuck")
+    program.process.send_signal(signal.SIGINT)
     assert program.end() == 3, program.said
     assert "stuck[2] did not come back and was left behind, here:" in program.said
     assert "threading.Event().wait()" in program.said
@@ -422,7 +429,7 @@ def test_a_terminal_shows_a_live_table(folder) -> None:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
         said = b""
-        while b"capacity" not in said:
+        while b"running: " not in said:  # The table comes before the start is over.
             said += os.read(ours, 1 << 16)
         process.send_signal(signal.SIGINT)
         try:
@@ -433,7 +440,7 @@ def test_a_terminal_shows_a_live_table(folder) -> None:
         os.close(ours)
     assert process.returncode == 0
     text = said.decode()
-    assert "Ctrl-C drains and stops, a second one stops at once" in text and "numbers" in text
+    assert "Ctrl-C drains and stops, a second one stops at once" in text and "numbers" in text and "capacity" in text
     assert "\x1b[" in text and "SIGINT: stopping" in text and "Runs: Stopped and drained." in text
     assert "Traceback" not in text
     assert text.count("live page: http://127.0.0.1:") > 0, "below the table, since log lines move the first one away"
