@@ -23,7 +23,7 @@ def kills_on(name, broker, tmp_path, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_kills_with_celery_on_redis_lose_no_message_and_none_is_acked_early(redis, tmp_path):
     kills_on("redis", redis, tmp_path, 21)
 

@@ -11,8 +11,6 @@ from tests.torture.outages import __main__
 from tests.torture.outages.consumer import TURNS
 from tests.torture.outages.run import KINDS, Account, Outage, OutagesError, Plan, Run, plan_of, survive
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def outages_of(name, server, tmp_path, seed):
     """Run each kind of outage once, and return the account."""
@@ -68,7 +66,7 @@ class Left(Run):
     left = 0
 
     def __init__(self, folder):
-        super().__init__(Plan(7, "redis", "q", 3, ()), None, folder, 1.0, print)
+        super().__init__(Plan(7, "redis", "q", 3, ()), None, folder, 60.0, print)
         self.server = type("Up", (), {"url": "", "state": "up"})
         self._broker = self._broker._replace(left=lambda url, queue: self.left)
 

@@ -30,7 +30,6 @@ from tests.torture.shipping import (
 from tests.torture.shipping.run import PACKAGES, command_of
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
-pytestmark = pytest.mark.timeout(900)
 MESSAGES = 100_000
 
 

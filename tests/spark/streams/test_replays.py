@@ -432,7 +432,7 @@ def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(900)  # three sessions of Spark, one after the other
+@pytest.mark.timeout(1800)  # three sessions of Spark, one after the other
 def test_a_stream_whose_driver_is_killed_accounts_for_each_message(tmp_path):
     """Killed after the ledger was written and before the replay was, then after that and before Spark's commit."""
 

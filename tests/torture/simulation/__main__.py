@@ -53,7 +53,7 @@ def _soak(seeds: Iterable[int], seconds: float | None, *, batches: bool) -> int:
     totals: Counter[str] = Counter()
     for seed in seeds:
         now = time.monotonic()
-        if seconds is not None and now - begin >= seconds:
+        if seconds is not None and totals["seeds"] and now - begin >= seconds:
             break
         if now - shown >= _PROGRESS_SECS:
             shown = now
