@@ -74,9 +74,9 @@ def warnings_of(caplog):
 
 def check_warning(text):
     where = r"stage \d+, partition 0: it has been in one call with row 8 of its task \(root id -?\d+\)"
-    assert re.match(
-        rf"pipelines: parse hangs on \S+, {where} at {re.escape(__file__)}:\d+ in .*parse for 1\d\.\d s\. ", text
-    )
+    place = rf"{re.escape(__file__)}:\d+ in .*parse"
+    secs = r"(\d{2,}\.\d s|\d+ min \d+ s)"  # on a busy machine it is noticed late
+    assert re.match(rf"pipelines: parse hangs on \S+, {where} at {place} for {secs}\. ", text), text
 
 
 def test_the_page_names_the_row_that_hangs_in_a_pipeline_that_is_older_than_the_listener(spark, start, shop) -> None:
@@ -104,7 +104,7 @@ def test_without_a_page_the_log_names_the_row_once(spark, start, shop, caplog) -
     query = start()
     wait_for(lambda: warnings_of(caplog))
     reports = ReportReceiver.of_pipelines(spark).reports
-    (before,) = reports()
+    (before,) = wait_for(reports)  # one that is older than five seconds does not count
     wait_for(lambda: [each for each in reports() if each.number > before.number + 2])
     shop.go.touch()
     query.awaitTermination()
