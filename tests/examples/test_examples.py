@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,31 @@ def program(name: str) -> str:
     return str(ROOT / "examples" / name)
 
 
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Give a port of 127.0.0.1 on which a program can listen, and that the system gives to no other one."""
+    with socket.socket() as held:  # which does not listen
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def wait_for_health(process: subprocess.Popen[str], port: int, path: str) -> Any:
+    """Wait until a probe of Kubernetes would be content; return what it is told."""
+    deadline = time.monotonic() + LONG
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline
+        try:
+            with closing(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONG)) as answer:
+                assert 200 <= answer.status < 400
+                return json.load(answer)
+        except urllib.error.HTTPError as not_yet:
+            not_yet.close()
+        except urllib.error.URLError:
+            pass  # it does not listen yet
+        time.sleep(0.05)
+
+
 def test_consumer_acks_what_is_sent_and_gives_one_order_up(redis, tmp_path: Path) -> None:
     letters = tmp_path / "dead-letters.jsonl"
     command = [sys.executable, "-W", "error", program("consumer.py"), redis.url]
@@ -55,6 +82,7 @@ def test_consumer_acks_what_is_sent_and_gives_one_order_up(redis, tmp_path: Path
         deadline = time.monotonic() + LONG
         while not (letters.exists() and letters.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)  # it ends when the other orders are done
         printed, said = process.communicate(timeout=LONG)
     assert process.returncode == 0, said
@@ -68,10 +96,7 @@ def test_consumer_acks_what_is_sent_and_gives_one_order_up(redis, tmp_path: Path
 def test_web_app_tells_its_health_and_ends_with_its_open_orders(redis, tmp_path: Path) -> None:
     import redis as redis_py
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with redis_py.Redis.from_url(redis.url) as client:
+    with reserved_port() as port, redis_py.Redis.from_url(redis.url) as client:
         client.delete("orders")
         command = [sys.executable, program("web_app.py"), redis.url, str(port)]
         pipe = subprocess.PIPE
@@ -79,8 +104,8 @@ def test_web_app_tells_its_health_and_ends_with_its_open_orders(redis, tmp_path:
             try:
                 client.xadd("orders", {"value": '["lamp", "desk"]'})
                 assert process.stdout.readline() == "packed lamp\n"
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LONG) as answer:
-                    assert json.load(answer) == {"ok": True, "state": "running", "text": "all is well"}
+                told = wait_for_health(process, port, "/healthz")  # the consumer begins before the server listens
+                assert told == {"ok": True, "state": "running", "text": "all is well"}
                 process.send_signal(signal.SIGTERM)  # uvicorn's; the desk is packed nevertheless
                 # Not by `communicate`, which misses what the first line's read took along.
                 assert process.stdout.read() == "packed desk\n1 orders were packed\n", process.stderr.read()

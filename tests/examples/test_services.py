@@ -8,14 +8,12 @@ import re
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -23,34 +21,15 @@ import pytest
 from acker.connectors import Consumer
 from acker.local.prometheus import serve
 from acker.testing.connectors import MemoryBroker, MemorySource
-from tests.examples.test_examples import LONG, ROOT, program
+from tests.examples.test_examples import LONG, ROOT, program, reserved_port, wait_for_health
 
 yaml: Any = importlib.import_module("yaml")  # which has no types
 EXAMPLES = ROOT / "examples"
 ORDERS = 40
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def deployment() -> Any:
     return yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())["spec"]
-
-
-def wait_for_health(process: subprocess.Popen[str], port: int, path: str) -> None:
-    """Wait until a probe of Kubernetes would be content."""
-    deadline = time.monotonic() + LONG
-    while True:
-        assert process.poll() is None and time.monotonic() < deadline
-        try:
-            with closing(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONG)) as answer:
-                assert 200 <= answer.status < 400
-                return
-        except urllib.error.URLError:
-            time.sleep(0.05)  # it does not listen yet
 
 
 @contextmanager
@@ -136,9 +115,10 @@ def test_replicas_share_the_queue_and_a_rollout_packs_each_order_once(redis: Any
     path = spec["template"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"]
     printed = []
     for is_last in (False, True):
-        ports = [free_port() for _ in range(spec["replicas"])]
-        commands = [[sys.executable, program("web_app.py"), redis.url, str(port)] for port in ports]
-        with started(*commands) as processes:
+        with ExitStack() as stack:
+            ports = [stack.enter_context(reserved_port()) for _ in range(spec["replicas"])]
+            commands = [[sys.executable, program("web_app.py"), redis.url, str(port)] for port in ports]
+            processes = stack.enter_context(started(*commands))
             for process, port in zip(processes, ports, strict=True):
                 wait_for_health(process, port, path)
             if is_last:
@@ -158,10 +138,12 @@ GUNICORN += ["--worker-class", "uvicorn_worker.UvicornWorker", "--graceful-timeo
 def test_workers_of_a_server_have_a_consumer_each_and_end_with_their_open_orders(
     redis: Any, orders: Any, server: list[str]
 ) -> None:
-    port = str(free_port())
-    command = [sys.executable, "-m", *(word.replace("PORT", port) for word in server)]
-    with started([*command, "--workers", "2", "--log-level", "warning"], REDIS_URL=redis.url) as (master,):
-        wait_for_health(master, int(port), "/healthz")
+    with ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        command = [sys.executable, "-m", *(word.replace("PORT", str(port)) for word in server)]
+        command += ["--workers", "2", "--log-level", "warning"]
+        (master,) = stack.enter_context(started(command, REDIS_URL=redis.url))
+        wait_for_health(master, port, "/healthz")
         published = publish_until_packed_by(orders, 2)
         master.send_signal(signal.SIGTERM)
         printed, said = master.communicate(timeout=LONG)

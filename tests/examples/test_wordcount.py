@@ -89,6 +89,7 @@ class Program:
         deadline = time.monotonic() + LONG
         while not any(int(found[1]) >= number for found in map(JOURNALED.fullmatch, names_in(folder)) if found):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
