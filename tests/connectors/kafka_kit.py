@@ -80,9 +80,16 @@ class Cluster:
     def write(self, topic, values, partition=0, producer=None, **settings):
         """Write messages; return when they are confirmed."""
         producer = producer or self.producer
+        errors = []
+
+        def answer(error, _):
+            if error is not None:
+                errors.append(error)
+
         for value in values:
-            producer.produce(topic, value, partition=partition, **settings)
+            producer.produce(topic, value, partition=partition, on_delivery=answer, **settings)
         assert producer.flush(LONG) == 0
+        assert not errors, errors
 
     def transactional(self):
         """Return a producer for transactions."""
