@@ -11,6 +11,9 @@ from acker.testing.connectors import SourceHarness
 from tests.connectors.proxy import Proxy
 from tests.servers import PATIENCE_SECS
 
+# How long a publisher waits for a confirmation, from a server that may stand still for seconds.
+CONFIRM_SECS = 30.0
+
 
 def with_port(url: str, port: int) -> str:
     """Return a URL that names this port of loopback instead of its own host and port."""
@@ -316,7 +319,7 @@ class JetStreamHarness(ServerHarness):
     def publisher(self, subject=None):
         from acker.connectors.nats import JetStreamPublisher
 
-        return JetStreamPublisher(self.url, subject=subject or self.stream)
+        return JetStreamPublisher(self.url, subject=subject or self.stream, answer_secs=CONFIRM_SECS)
 
     def publisher_to_nowhere(self):
         return self.publisher("no.such.subject")
@@ -393,7 +396,8 @@ class KafkaHarness(ServerHarness):
         from acker.connectors.kafka import KafkaPublisher
 
         config = {"bootstrap.servers": self.url, "message.max.bytes": 2_000_000}
-        return KafkaPublisher(config | settings, topic or self.name, timeout_secs=5.0, connect_secs=5.0)
+        limits = {"timeout_secs": CONFIRM_SECS, "connect_secs": CONFIRM_SECS}
+        return KafkaPublisher(config | settings, topic or self.name, **limits)
 
     def publisher_to_nowhere(self):
         settings = {"allow.auto.create.topics": False, "topic.metadata.propagation.max.ms": 100}

@@ -25,7 +25,7 @@ def cluster(kafka):
 
 def make_publisher(cluster, topic, **config):
     named = {name.replace("_", "."): value for name, value in config.items()}
-    return KafkaPublisher({"bootstrap.servers": cluster.url} | named, topic, timeout_secs=10.0)
+    return KafkaPublisher({"bootstrap.servers": cluster.url} | named, topic, timeout_secs=LONG)
 
 
 @pytest.mark.parametrize(
