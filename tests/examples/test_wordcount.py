@@ -56,10 +56,12 @@ def command(folder: Path, *arguments: object) -> list[str]:
 def on_terminal(folder: Path, *arguments: object, keys_at: str = "", keys: bytes = b"") -> tuple[int, str]:
     """Run the word count on a terminal, type keys once a text is seen; return the exit code and all that was shown."""
     environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environ |= {"TERM": "xterm", "COLUMNS": "80"}
+    words = command(folder, *arguments)
     pid, terminal = pty.fork()
-    if pid == 0:
+    if pid == 0:  # Nothing more: another thread may have had a lock at the fork.
         os.chdir(folder)
-        os.execve(sys.executable, command(folder, *arguments), {**environ, "TERM": "xterm", "COLUMNS": "80"})
+        os.execve(sys.executable, words, environ)
     shown = ""
     try:
         while chunk := os.read(terminal, 1 << 16):
