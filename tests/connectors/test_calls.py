@@ -15,6 +15,8 @@ from acker.ui import LivePage
 from tests.ui.fakes import fresh
 
 PAGE = LivePage(port=0, interval_secs=0.05)
+# Longer than any look at the page: after a failure, the pool has to end.
+LONG = 120.0
 
 
 def consumer_of(**options):
@@ -31,7 +33,7 @@ class Hung:
 
     def charge(self):
         self.begun.set()
-        self.ending.wait()
+        self.ending.wait(LONG)
 
     def begin(self, consumer, pool):
         """Charge for the message; if that times out before a thread of the pool begins, for its next attempt."""

@@ -13,6 +13,8 @@ from acker.ui import LivePage
 from tests.ui.fakes import ask, fresh
 
 PAGE = LivePage(port=0, interval_secs=0.05)
+# Longer than any look at the page: after a failure, the pool has to end.
+LONG = 120.0
 
 
 def consumer_of(broker, **options):
@@ -165,7 +167,7 @@ def test_a_pool_that_is_full_is_told_with_the_parts_that_wait_for_it(broker) -> 
     ending = threading.Event()
     with ThreadPoolExecutor(1) as pool, consumer_of(broker) as consumer:
         for _, message in zip(range(3), consumer, strict=False):
-            message.submit(pool, ending.wait)
+            message.submit(pool, ending.wait, LONG)
         found = headline_of(
             consumer,
             "At its limit: the only thread of the pool is busy; 2 parts wait. Give the pool more threads, or start"
@@ -182,7 +184,7 @@ def test_a_slow_consumer_names_the_line_where_most_calls_stand_and_how_long_they
     def charge(order):
         if order != b"one":
             begun.set()
-            ending.wait()
+            ending.wait(LONG)
 
     with ThreadPoolExecutor(1) as pool, consumer_of(broker) as consumer:
         for _, message in zip(range(4), consumer, strict=False):
@@ -247,7 +249,7 @@ def test_a_handler_whose_threads_are_all_busy_is_told_with_the_messages_that_wai
 
     def handle(message):
         begun.set()
-        ending.wait()
+        ending.wait(LONG)
 
     consumer = consumer_of(broker)
     running = threading.Thread(target=consumer.run, args=[handle], kwargs={"threads": 1, "until": "empty"})
