@@ -124,4 +124,5 @@ def fresh(page, condition):
     end = time.monotonic() + 60
     while not condition(view := view_of(page)):
         assert time.monotonic() < end, f"the page shows: {view['headline']['text']}"
+        time.sleep(0.01)  # or it would take the interpreter from what it looks at
     return view
