@@ -93,6 +93,26 @@ def test_a_run_that_does_not_renew_its_lease_loses_it_when_it_ends(make_lease, c
 
 
 @pytest.mark.usefixtures("unknown")
+def test_a_run_that_stands_still_after_its_look_does_not_take_a_lease_that_is_renewed_meanwhile(make_lease):
+    first, clock = make_lease(), Clock()
+    first.acquire()
+    second = make_lease(clock)
+    newest = second._newest
+
+    def look():
+        found = newest()
+        if clock.now > 105:
+            clock.now += 10
+            first.renew()
+        return found
+
+    second._newest = look
+    with pytest.raises(CheckpointError, match="another run uses this checkpoint"):
+        second.acquire()
+    first.check()
+
+
+@pytest.mark.usefixtures("unknown")
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_a_clock_that_is_set_changes_nothing(make_lease, monkeypatch, hours):
     first = make_lease()

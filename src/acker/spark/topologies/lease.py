@@ -165,10 +165,11 @@ class Lease:
         watched: dict[str, bytes] = {}
         since = self._monotonic()
         while True:
+            now = self._monotonic()  # before the look: this run may stand still after it, while the other one renews
             last, files = self._newest()
             held = {name: content for name, content in files.items() if not _is_over(LeaseOwner.loads(content))}
             secs = max((_secs_of(content) for content in held.values()), default=0.0)
-            if not held or (held == watched and self._monotonic() - since >= secs):
+            if not held or (held == watched and now - since >= secs):
                 if self._create(last + 1):
                     for content in held.values():
                         logger.warning("%s: the lease of %s has ended; this run goes on", self._root, _who(content))
