@@ -9,7 +9,7 @@ from acker.spark.task_reports import TaskReport
 from acker.spark.topologies.batch_progress import BatchProgress, SparkStage, new_ended
 from acker.spark.topologies.stage_plan import StagePlan
 from acker.spark.topologies.stage_worker import TaskTime
-from tests.spark.test_report_receiver import session
+from tests.spark.test_report_receiver import Now, session
 
 MS = 1_000_000
 STACK = (Line("/src/shop.py", 40, "Charge.process"), Line("/src/pay.py", 31, "charge"))
@@ -27,6 +27,7 @@ def progress(monkeypatch):
     progress = BatchProgress(session(), "Shop", STAGES, "tag")
     monkeypatch.setattr(progress, "active_stages", lambda: [SparkStage(8, 1, 3)])
     progress.listen(lambda _: None)
+    progress.receiver._now = Now()  # no report becomes older while the test looks at it
     yield progress
     progress.close()
 
