@@ -26,6 +26,9 @@ from tests.spark.topologies.both import Both, Numbers, ReliableNumbers, note, ru
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
 
+# With `full_batches`: all tuples of `Numbers` are in one micro-batch.
+ALL_AT_ONCE = {"topology.max.spout.pending": len(Numbers.numbers)}
+
 
 class Tracked(Numbers):
     """Numbers of two tasks."""
@@ -237,8 +240,9 @@ class Pairs(Topology):
     end = PickyPairs.spec(inputs=[pair], par=2)
 
 
+@pytest.mark.usefixtures("full_batches")
 def test_a_tuple_of_two_trees_fails_both(spark, tmp_path):
-    both = run_both(Pairs, spark, tmp_path)
+    both = run_both(Pairs, spark, tmp_path, ALL_AT_ONCE)
     assert both.spark.of("numbers", tasks=False) == both.local.of("numbers", tasks=False)
     assert sorted(key[1] for key in both.spark.of("numbers", tasks=False) if key[0] == "fail") == sorted(
         n for n in range(30) if (n & ~1) % 6 == 0
@@ -444,8 +448,11 @@ class Batched(Topology):
     sums = Sums.spec(inputs=[batches])
 
 
+@pytest.mark.usefixtures("full_batches")
 def test_a_batch_ends_with_its_micro_batch(spark, tmp_path):
-    both = run_both(Batched, spark, tmp_path)
+    # On a clock of its own, so that here, too, all tuples come before the first tick.
+    local = run_scheduled(Batched, tmp_path / "local")
+    both = Both(local, run_spark(Batched, spark, tmp_path / "spark", ALL_AT_ONCE))
     assert both.spark.of("numbers") == both.local.of("numbers")
     assert both.spark.of("sums") == both.local.of("sums") != Counter()
     assert both.differences("executed") == {}

@@ -156,7 +156,7 @@ def test_a_run_takes_the_bound_from_the_memory_of_its_jvm(spark, monkeypatch):
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("quiet")
+@pytest.mark.usefixtures("quiet", "full_batches")
 @pytest.mark.parametrize(
     ("fault", "died", "told"),
     [

@@ -61,8 +61,9 @@ class Lives(Topology):
     last = Last.spec(inputs={living: Grouping.global_})
 
 
+@pytest.mark.usefixtures("full_batches")
 def test_a_bolt_is_activated_first_and_what_it_emits_when_deactivated_arrives(spark, tmp_path):
-    both = run_both(Lives, spark, tmp_path)
+    both = run_both(Lives, spark, tmp_path, {"topology.max.spout.pending": len(Numbers.numbers)})
     assert both.spark.of("last") == both.local.of("last")
     assert sum(both.spark.of("last").values()) == 2
     assert both.spark.of("living") == both.local.of("living")
