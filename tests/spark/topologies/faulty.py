@@ -64,7 +64,9 @@ class Charge(Bolt):
             self.ack(tup)
 
     def wait(self, secs):
-        self.go.with_suffix(".pid").write_text(str(os.getpid()))
+        written = self.go.with_suffix(f".{os.getpid()}")
+        written.write_text(str(os.getpid()))
+        written.replace(self.go.with_suffix(".pid"))  # which is there with all of its number
         until = time.monotonic() + secs
         while not self.go.exists() and time.monotonic() < until:
             time.sleep(0.01)

@@ -96,10 +96,13 @@ def test_a_worker_that_is_killed_in_its_call_is_not_shown_any_longer(shops) -> N
 
 def test_two_runs_of_a_session_have_the_calls_of_their_own_workers(shops) -> None:
     both = [shops.start("hung"), shops.start("slow")]
-    first, second = both
-    assert "(message order-7) " in wait_for(lambda: hung(first))
-    wait_for(lambda: tasks_of(second))
-    (mine,), (other,) = map(tasks_of, both)
+    assert "(message order-7) " in wait_for(lambda: hung(both[0]))
+
+    def shown():
+        tasks = [tasks_of(shop) for shop in both]
+        return tasks if all(tasks) else None  # those of a worker that stands still for seconds are not there
+
+    (mine,), (other,) = wait_for(shown)
     assert mine[0] != other[0] and mine[4] == "a tuple of orders (message order-7)"
     assert [shop.end().stats.totals.acked for shop in both] == [ORDERS] * 2
 

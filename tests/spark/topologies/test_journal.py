@@ -58,19 +58,20 @@ def claimed():
         journal.release()
 
 
+@pytest.fixture
+def stands_still(monkeypatch):
+    """No run renews its lease, and none knows of another whether it still runs."""
+    monkeypatch.setattr(Lease, "keep", lambda lease: None)
+    monkeypatch.setattr(lease, "this_process", lambda: None)
+
+
+@pytest.mark.usefixtures("stands_still")  # or the file of a renewal could be there
 def test_what_a_killed_run_had_begun_to_write_is_removed_by_the_next_one(claimed, tmp_path):
     claimed(tmp_path).commit(0, COMMIT)
     for name in ("plans/.acker-a1.tmp", "commits/.1-1.tmp", "leases/.acker-b2.tmp"):
         (tmp_path / name).write_bytes(b"a part")
     assert claimed(tmp_path).last_commit() == (0, COMMIT)
     assert not list(tmp_path.glob("*/.*"))
-
-
-@pytest.fixture
-def stands_still(monkeypatch):
-    """No run renews its lease, and none knows of another whether it still runs."""
-    monkeypatch.setattr(Lease, "keep", lambda lease: None)
-    monkeypatch.setattr(lease, "this_process", lambda: None)
 
 
 def test_a_new_journal_is_empty(tmp_path):
@@ -196,6 +197,7 @@ def test_a_micro_batch_that_is_committed_again_has_one_file(claimed, tmp_path):
     assert Journal(str(tmp_path)).last_commit() == (7, replace(COMMIT, acked=[(3, "a")]))
 
 
+@pytest.mark.usefixtures("stands_still")
 def test_where_files_are_not_written_at_once_they_are_moved(claimed, tmp_path, monkeypatch):
     class Elsewhere(fs.SubTreeFileSystem):
         """A filesystem that is not local, and no object store."""

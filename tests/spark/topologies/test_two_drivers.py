@@ -20,6 +20,7 @@ from acker.spark.topologies.lease import LeaseOwner
 from acker.topology import Grouping, Spout, StatefulBolt, Topology
 from tests.torture.kills import LOCAL
 from tests.torture.topology_kills import Program, check
+from tests.torture.topology_kills.words import HOLD
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -114,7 +115,13 @@ LINES = [f"the {word} fox" for word in ("quick", "brown", "lazy")] * 30
 @pytest.mark.slow
 def test_of_two_drivers_that_begin_at_once_one_is_refused_and_the_other_counts_each_line_once(tmp_path):
     program = Program(tmp_path / "run", LINES, LOCAL)
+    hold = tmp_path / "run" / HOLD
+    hold.touch()
     with program.start() as first, program.start() as second:
+        deadline = time.monotonic() + 300
+        while first.poll() is None and second.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        hold.unlink()  # not before, or one could have ended when the other one begins
         codes = {driver.pid: driver.wait(300) for driver in (first, second)}
     assert sorted(code != 0 for code in codes.values()) == [False, True], program.last_words()
     (winner,) = (pid for pid, code in codes.items() if not code)

@@ -22,6 +22,8 @@ from tests.torture.kills import processes
 FOLDER: Final = "user.kills.folder"
 
 LINES, ACKED, DEAD = "lines", "acked", "dead"
+# As long as there is a file of this name, the spout does not finish.
+HOLD = "hold"
 
 # What happens to a line with such a word. The first two always fail, the others once.
 BAD, SOUR, FLAKY = "bad", "sour", "flaky"
@@ -65,7 +67,8 @@ class Lines(ReliableSpout):
     def next_tuple(self) -> None:
         """Emit a line."""
         if not self._todo:
-            self.finish()
+            if not (self._folder / HOLD).exists():
+                self.finish()
             return
         number, line = self._todo.popleft()
         self.emit([line], tup_id=number)
