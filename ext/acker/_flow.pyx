@@ -514,17 +514,26 @@ cdef class OutputBuffer:
                 self.must_yield = True
         return 0
 
-    def put_batch(self, Outlet outlet not None, batch):
-        """Add a batch, which is no tuple and has a length, to what goes to a task."""
-        cdef Py_ssize_t rows = len(batch)
-        with cython.critical_section(self, outlet):
-            if not outlet.buffer:
-                self.dirty.append(outlet)
-            outlet.buffer.append(batch)
-            outlet.mixed = True
-            outlet.more_rows += rows - 1
-            if len(outlet.buffer) + outlet.more_rows >= self.flush_at:
-                self.must_yield = True
+    def put_batches(self, list pairs not None):
+        """Add batches, which are no tuples and have a length, to what goes to some tasks: (outlet, batch) of each.
+
+        No other thread sends only some of them.
+        """
+        cdef Outlet outlet
+        cdef Py_ssize_t index, rows
+        # Here already, since a length is code of Python, in which other threads may run.
+        cdef list sizes = [len(batch) for _, batch in pairs]
+        for index in range(len(pairs)):
+            outlet = <Outlet?>(<tuple?>pairs[index])[0]
+            rows = sizes[index]
+            with cython.critical_section(self, outlet):
+                if not outlet.buffer:
+                    self.dirty.append(outlet)
+                outlet.buffer.append((<tuple>pairs[index])[1])
+                outlet.mixed = True
+                outlet.more_rows += rows - 1
+                if len(outlet.buffer) + outlet.more_rows >= self.flush_at:
+                    self.must_yield = True
 
     @cython.final
     @cython.critical_section
@@ -1515,8 +1524,11 @@ cdef class SpoutEmitter(Emitter):
         cdef int64_t message_id
         cdef Outlet outlet
         cdef TupleBase tup = first
+        cdef Py_ssize_t index
+        cdef list made = None if len(outlets) == 1 else []
         pending_tuple.tup_id = tup_id
         pending_tuple.root_id = self.next_id()
+        pending_tuple.emitted_ns = self.now_ns()
         for outlet in outlets:
             if tup is None:
                 tup = route.slots.copy(first)
@@ -1524,11 +1536,22 @@ cdef class SpoutEmitter(Emitter):
             tup.root_id = pending_tuple.root_id
             tup.tuple_id = self.next_id()
             pending_tuple.value ^= tup.tuple_id
-            self.put(outlet, tup, own)
-            tup = None
+            if own and self.has_observers:
+                self._on_delivery(outlet.task, tup._ids)
+            if made is not None:
+                made.append(tup)
+                tup = None
+        # No code of Python runs from here to the tuple's being pending: another thread, which may send what is in the
+        # buffers, sends all of a tree, and of none that is not pending.
+        for index in range(len(outlets)):
+            if made is not None:
+                tup = <TupleBase>made[index]
+            if own:
+                self.output.put(<Outlet>outlets[index], tup)
+            else:
+                self.put(<Outlet>outlets[index], tup, False)
         if is_fixed(tup_id, 0):
             PyObject_GC_UnTrack(pending_tuple)  # It can be part of no cycle, and many may be open.
-        pending_tuple.emitted_ns = self.now_ns()
         # It is pending before its TRACK is sent: the outcome may come at once.
         message_id = self.add_pending(pending_tuple, pending)
         return ack_sender.add_track(pending_tuple.root_id, pending_tuple.value, self.task, message_id)

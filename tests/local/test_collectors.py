@@ -298,7 +298,7 @@ def test_a_producer_flushes_by_the_rows_of_its_batches_and_not_by_their_number(r
     for _ in range(2):  # what was sent does not count any more
         for _ in range(batches):
             assert not outbox.must_yield
-            outbox.put_batch(outlet, range(rows))
+            outbox.put_batches([(outlet, range(rows))])
         assert outbox.must_yield
         outbox.flush()
     assert queue.size == 2 * rows * batches

@@ -252,7 +252,7 @@ class ArrowBoltCollector(LocalBoltCollector):
         route, columns, _, parts = emission
         for part in parts:
             sent = self._joined(part, emission, batch, ack_vals)
-            self.output.put_batch(part.outlet, sent)
+            self.output.put_batches([(part.outlet, sent)])
             if self._sampler is not None and sent.root_ids is not None:
                 self._sampler.record_rows(sent.anchors(), part.outlet.task, self.component)
         route.emitted += columns.num_rows

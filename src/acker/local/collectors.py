@@ -423,17 +423,18 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
 
     def send_rows(self, route: Route, parts: Sequence[TaskRows], values: Int64s, root_ids: Int64s | None) -> None:
         """Send rows to their tasks, in trees of these root ids, if any; put the ack vals of TRACKs into `values`."""
+        sent: list[tuple[Outlet, TupleBatch]] = []
         for part in parts:
             if root_ids is None:
-                self.output.put_batch(part.outlet, TupleBatch(route.source, part.columns))
+                sent.append((part.outlet, TupleBatch(route.source, part.columns)))
                 continue
             tuple_ids = self.take_ids(part.columns.num_rows)
             if isinstance(part.rows, slice):
                 values[part.rows] ^= tuple_ids
             else:  # A custom grouping may send a row to one task twice.
                 xor_at(values, part.rows, tuple_ids)
-            sent = TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)
-            self.output.put_batch(part.outlet, sent)
+            sent.append((part.outlet, TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)))
+        self.output.put_batches(sent)
         route.emitted += values.size
         self.emit_count += 1
 

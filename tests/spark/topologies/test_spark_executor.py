@@ -1,8 +1,12 @@
 """The figures of a topology on Spark, as the driver adds them up; and the queue that bounds its micro-batches."""
 
+import threading
+
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from acker._engine.ids import IdGenerator
 from acker.local import LocalRuntime
 from acker.local.clock import Flag
 from acker.local.page.components_view import ComponentsView
@@ -98,6 +102,60 @@ def test_the_page_samples_spouts_on_the_driver_and_says_why_no_bolts() -> None:
     runtime.lifecycle.executors = runtime._make_executors()
     flames = RuntimeView(runtime, FailureLog(), None, values=False).view()["flames"]
     assert flames["of"] == ["numbers"] and flames["note"].startswith("Bolts run in Spark's workers")
+
+
+class Forked(Topology):
+    numbers = Numbers.spec()
+    left = Work.spec(inputs=[numbers])
+    right = Work.spec(inputs=[numbers])
+
+
+@pytest.fixture
+def forked():
+    """The executors of a topology whose spout sends each tuple to two bolts."""
+    return OnDriver(Forked)._make_executors()
+
+
+@pytest.mark.parametrize("is_spouts_own", [True, False], ids=["the spout's thread", "another one"])
+def test_a_micro_batch_waits_until_a_tuple_was_sent_to_each_bolt(forked, monkeypatch, is_spouts_own) -> None:
+    (spout,) = forked.spouts
+    put, taken, threads = WeighedQueue.put, [], []
+
+    def put_and_take(queue, chunk, items):
+        put(queue, chunk, items)
+        if not threads:
+            threads.append(threading.Thread(target=lambda: taken.append(forked.spark.take(is_whole=False))))
+            threads[0].start()
+            threads[0].join(0.2)  # time enough for one that does not wait
+
+    monkeypatch.setattr(WeighedQueue, "put", put_and_take)
+    if is_spouts_own:
+        spout.outbox.enter()
+    spout.tasks[0].collector.emit([1], tup_id=1)
+    spout.flush()
+    threads[0].join(60)
+    assert [batch.tuples for batch in taken] == [2]
+
+
+@pytest.mark.parametrize("rows", [0, 3], ids=["a tuple", "rows"])
+def test_the_flusher_sends_no_part_of_an_emission(forked, monkeypatch, rows) -> None:
+    """It may look whenever code of Python runs, such as that which makes ids."""
+    (spout,) = forked.spouts
+    task, take, sent = spout.tasks[0], IdGenerator.take, []
+
+    def look_and_take(generator, count):
+        sent.append(spout.outbox.send())
+        return take(generator, count if rows else 1)
+
+    monkeypatch.setattr(IdGenerator, "take", look_and_take)
+    spout.outbox.enter()
+    if rows:
+        task.collector.emit_batch(task.spout, {"n": list(range(rows))}, list(range(rows)), None, None)
+    else:
+        task.collector.emit([1], tup_id=1)
+    assert len(sent) == 3 and not any(sent)  # for the tree, and for each of its tuples
+    spout.flush()
+    assert forked.spark.take(is_whole=False).tuples == 2 * max(1, rows)
 
 
 SOURCE = TupleSource("spout", "default", 1, ["body"])

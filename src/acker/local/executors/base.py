@@ -6,10 +6,11 @@ chooses which executor steps next can replay any interleaving.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from acker._flow import AckBatch, AckSender
@@ -240,6 +241,12 @@ class ComponentExecutor(Executor):
         with self._sending:
             # Once the outbox is closed, the trees have failed and the lifecycle has emptied the buffers.
             return not self.outbox.closed and self.ack_sender.send() + self.outbox.send() > 0
+
+    @contextlib.contextmanager
+    def pause_sending(self) -> Iterator[None]:
+        """Let no thread send meanwhile: of each emission, the queues have what goes to all tasks, or nothing."""
+        with self._sending, self.outbox.lock:  # the lock is that of threads of user code, which send at once
+            yield
 
     def has_unsent(self) -> bool:
         """Return whether tuples or messages wait in the buffers."""

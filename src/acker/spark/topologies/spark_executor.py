@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -275,6 +276,8 @@ class SparkExecutor(BoltExecutor):
 
     Attributes
     ----------
+    spouts : sequence of SpoutExecutor
+        Those that send to it.
     run_batch : callable, optional
         Runs a micro-batch of what `take` returns; returns whether there was anything to do. Without it another thread
         calls `take`.
@@ -300,6 +303,7 @@ class SparkExecutor(BoltExecutor):
         super().__init__(*args, capacity=batch_tuples, **options)
         self.batch_tuples, self.batch_bytes = batch_tuples, batch_bytes
         self.inbox = WeighedQueue(batch_tuples, self.signal, batch_bytes)
+        self.spouts: Sequence[SpoutExecutor] = ()
         self.run_batch: Callable[[bool], bool] | None = None
         self.is_running = False
         self.has_plans = False
@@ -317,7 +321,12 @@ class SparkExecutor(BoltExecutor):
     def take(self, *, is_whole: bool) -> Taken:
         """Return the tuples of a micro-batch, or all that wait; call `end` with them at its end."""
         self._first_ns = None
-        return self.inbox.take_batch(is_whole=is_whole)
+        with contextlib.ExitStack() as pauses:
+            # A spout sends its tuples to one bolt after the other. Without a pause, a micro-batch could take a part of
+            # a tree, whose effects would stay when the other part fails.
+            for spout in self.spouts:
+                pauses.enter_context(spout.pause_sending())
+            return self.inbox.take_batch(is_whole=is_whole)
 
     def end(self, taken: Taken) -> None:
         """Make room for what a micro-batch has processed."""
@@ -429,7 +438,7 @@ class DriverExecutors(ExecutorSet):
         bounds = {"batch_tuples": batch_tuples, "batch_bytes": batch_bytes}
         self.spark = SparkExecutor("spark", parts.clock, parts.lifecycle_signal, ackers=ackers, **bounds)
         super().__init__(parts)
-        self.bolts = [self.spark]
+        self.bolts, self.spark.spouts = [self.spark], self.spouts
         self.spark.settling = self._collector("spark", 0)
         self.feeds: dict[int, OutcomeFeed] = {}
         self.spouts_by_task = {
