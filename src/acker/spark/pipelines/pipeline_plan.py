@@ -102,9 +102,9 @@ class PipelinePlan:
         """The DataFrame with hidden columns: data rows and carriers."""
         return self._evaluate(None)
 
-    def __str__(self) -> str:
-        """Return the components and the columns; asks Spark for nothing."""
-        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema)
+    def describe(self, schema: StructType) -> str:
+        """Return the components and these columns as text; asks Spark for nothing."""
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
         return f"components: {', '.join(self.components)}; columns: {columns}; shards: {self.shards}"
 
     @property
