@@ -33,6 +33,10 @@ def lengths(batch: pa.RecordBatch) -> aspark.Outputs:
     return aspark.Outputs(pa.table({"length": [1, 2]}), parent=[0, [0, 1]], failed={2: "too long"})
 
 
+def count_by_word(words: aspark.Tracked) -> aspark.Aggregated:
+    return words.grouped("word").agg("count(*) as number")
+
+
 def pipelines(lines: DataFrame) -> None:
     first = aspark.spout(lines, message_id="line", source="file")
     assert_type(first, aspark.Tracked)
@@ -43,7 +47,13 @@ def pipelines(lines: DataFrame) -> None:
     assert_type(aspark.completions_of(words, first, high_water=1000), DataFrame)
     assert_type(words.counters().messages, int)
     assert_type(words.columns, list[str])
+    totals = words.transform(count_by_word)
+    assert_type(totals, aspark.Aggregated)
+    assert_type(totals.persist(), aspark.Aggregated)
+    assert_type(words.persist().agg("count(*)").acked(), DataFrame)
+    assert_type(aspark.completions_of(totals, first), DataFrame)
 
+    totals.where("number > 1")  # type: ignore[attr-defined]
     aspark.spout(lines, "line")  # type: ignore[call-arg]
     words.bolt(split)  # type: ignore[call-arg]
     words.bolt("split", schema="word string")  # type: ignore[arg-type]

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
         completions_from_files,
         completions_of,
     )
+    from acker.spark.pipelines.aggregated import Aggregated
     from acker.spark.pipelines.completions import PipelineCompletions
     from acker.spark.pipelines.counters import ComponentCounters, PipelineCounters
-    from acker.spark.pipelines.tracked import Tracked, spout
+    from acker.spark.pipelines.tracked import Grouped, Tracked, spout
     from acker.spark.pipelines.user_functions import Outputs
     from acker.spark.shipping import ship
     from acker.spark.streams.checkpoint import AckerState, ShardState, inspect_checkpoint
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AckerListener",
     "AckerState",
+    "Aggregated",
     "ComponentCounters",
+    "Grouped",
     "KafkaSpout",
     "MicroBatchReport",
     "Outputs",
@@ -74,7 +77,9 @@ __all__ = [
 _MODULES = {
     "AckerListener": "streams.listener",
     "AckerState": "streams.checkpoint",
+    "Aggregated": "pipelines.aggregated",
     "ComponentCounters": "pipelines.counters",
+    "Grouped": "pipelines.tracked",
     "KafkaSpout": "topologies.kafka_spout",
     "MicroBatchReport": "streams.reports",
     "Outputs": "pipelines.user_functions",

@@ -26,6 +26,7 @@ from acker.spark.streams.rows import blocks_of_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from acker.spark.pipelines.aggregated import Aggregated
     from acker.spark.pipelines.tracked import Tracked
 
 
@@ -252,14 +253,14 @@ def completions_from_blocks(
 
 @takes_options(CompletionKeywords)
 def completions_of(
-    *pipelines: Tracked,
+    *pipelines: Tracked | Aggregated,
     **options: Unpack[CompletionKeywords],
 ) -> DataFrame:
     """Settle the messages of one tracked pipeline, or of several that share trees (`Tracked.branches`).
 
     Parameters
     ----------
-    *pipelines : Tracked
+    *pipelines : Tracked or Aggregated
         No two may carry the messages of the same component. `spout` says how many shards there are.
     event_time : str, optional
         Streams only: a column of the spout's own rows, of timestamps or of bigint milliseconds, null in no row that has

@@ -14,7 +14,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
@@ -24,6 +24,7 @@ from acker._engine.combiner import check_shards
 from acker._engine.protocol import INT32_MAX, INT64_MAX, INT64_MIN, check_integer
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark.messages import quote_column
+from acker.spark.pipelines.aggregated import ENDED, Aggregated
 from acker.spark.pipelines.hidden_columns import SHARD
 from acker.spark.pipelines.pipeline import Pipeline
 from acker.spark.pipelines.pipeline_graph import PipelineGraph
@@ -56,6 +57,8 @@ from acker.spark.pipelines.sql_rows import (
 from acker.spark.pipelines.transforms import BoltTransform, BranchTransform, SelectTransform, SpoutTransform
 
 _BY: Final = ("row", "batch", "partition")
+
+AnyPipeline = TypeVar("AnyPipeline", bound=Pipeline)
 
 
 def spout(
@@ -240,8 +243,11 @@ class Tracked(Pipeline):
         unread = frozenset[str]() if sink else frozenset({component})
         return Tracked(replace(plan.add_component(component).transform(transform, struct), unread=unread))
 
-    def grouped(self, *columns: str, partitions: int | None = None) -> Tracked:
-        """Bring rows with the same values in these columns to one partition (fields grouping)."""
+    def grouped(self, *columns: str, partitions: int | None = None) -> Grouped:
+        """Bring rows with the same values in these columns to one partition (fields grouping).
+
+        Go on with a bolt or another step, or end the pipeline with `Grouped.agg`.
+        """
         if not columns:
             raise ArgumentValueError("columns: expected at least one")
         _check_columns(self.plan, columns)
@@ -250,9 +256,11 @@ class Tracked(Pipeline):
         by = [F.col(quote_column(name)) for name in (*columns, SHARD)]
         graph = self.plan.graph.step(f"fields({', '.join(columns)})")
         if partitions is None:
-            return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(*by)), graph=graph))
-        partitions = check_integer("partitions", partitions, 1, INT32_MAX)
-        return Tracked(replace(self.plan.shuffle(lambda frame: frame.repartition(partitions, *by)), graph=graph))
+            shuffled = self.plan.shuffle(lambda frame: frame.repartition(*by))
+        else:
+            partitions = check_integer("partitions", partitions, 1, INT32_MAX)
+            shuffled = self.plan.shuffle(lambda frame: frame.repartition(partitions, *by))
+        return Grouped(replace(shuffled, graph=graph), columns, partitions, self.plan)
 
     def shuffled(self, partitions: int) -> Tracked:
         """Spread rows evenly (shuffle grouping)."""
@@ -410,6 +418,7 @@ class Tracked(Pipeline):
         component : str
             Part of the keys of the ids: each match is a child of its row.
         """
+        _refuse_aggregated("join", other)
         names = [on] if isinstance(on, str) else list(on)
         _check_columns(self.plan, names)
         check_component(component)
@@ -434,11 +443,12 @@ class Tracked(Pipeline):
         """End the trees of all rows: they are results that no bolt reads, as those of a bolt with ``sink=True``."""
         return Tracked(replace(self.plan.sql_step(end_trees, "sink"), unread=frozenset()))
 
-    def transform(self, function: Callable[..., Tracked], *arguments: Any, **named: Any) -> Tracked:
+    def transform(self, function: Callable[..., AnyPipeline], *arguments: Any, **named: Any) -> AnyPipeline:
         """Return ``function(self, ...)``, so that functions of a pipeline can be chained."""
-        result: object = function(self, *arguments, **named)
-        if not isinstance(result, Tracked):
-            got = type(result).__name__
+        result = function(self, *arguments, **named)
+        found: object = result
+        if not isinstance(found, Pipeline):
+            got = type(found).__name__
             raise ArgumentTypeError(f"transform: expected a function that returns a Tracked, got {got}")
         return result
 
@@ -484,6 +494,7 @@ class Tracked(Pipeline):
             Their columns or shards differ, both carry the messages of one component, two components have one name, or
             one is a stream and the other a batch.
         """
+        _refuse_aggregated("union", other)
         one, two = self.plan, other.plan
         check_disjoint([one, two])
         if [(f.name, f.dataType) for f in one.schema] != [(f.name, f.dataType) for f in two.schema]:
@@ -496,8 +507,73 @@ class Tracked(Pipeline):
         return Tracked(joined.with_plan(two))
 
 
-def _text_of(condition: Column | str) -> str:
-    return condition if isinstance(condition, str) else str(condition).removeprefix("Column<'").removesuffix("'>")
+class Grouped(Tracked):
+    """What `Tracked.grouped` returns: a pipeline that goes on as any other, or ends with `agg`."""
+
+    def __init__(
+        self, plan: PipelinePlan, keys: Sequence[str], partitions: int | None, ungrouped: PipelinePlan
+    ) -> None:
+        super().__init__(plan)
+        self._keys = keys
+        self._partitions = partitions
+        # An aggregation shuffles what is left of the rows, and not the rows.
+        self._ungrouped = ungrouped
+
+    def _with_plan(self, plan: PipelinePlan) -> Grouped:
+        return Grouped(plan, self._keys, self._partitions, plan)
+
+    def agg(self, *columns: Column | str) -> Aggregated:
+        """Aggregate the rows of each group, and end their trees as `sink` does: a group is a result of all its rows.
+
+        Spark aggregates, in the JVM unless an aggregate is a Python function. `Aggregated.acked` leaves out each row of
+        which a tree did not end ACKED.
+
+        Parameters
+        ----------
+        columns : Column or str
+            Aggregates of Spark's, as columns or as SQL text, such as ``"sum(price) as total"``.
+
+        Returns
+        -------
+        Aggregated
+            One row for each group: the columns of the keys, then these. Rows whose key is null are a group.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            No aggregate, or something that is neither a column nor text.
+        pyspark.errors.AnalysisException
+            Spark cannot aggregate so, as where a column is missing or stands outside of an aggregate.
+
+        Examples
+        --------
+        >>> totals = orders.grouped("region").agg(F.sum("price").alias("total")).persist()              # doctest: +SKIP
+        >>> totals.acked().write.mode("overwrite").parquet("totals")                                    # doctest: +SKIP
+        >>> totals.unfinished().write.mode("append").json("again")                                      # doctest: +SKIP
+        """
+        if not columns:
+            raise ArgumentValueError("agg: columns: expected at least one aggregate")
+        values = [expression_of("agg", "columns", column) for column in columns]
+        keys, partitions = [F.col(quote_column(name)) for name in self._keys], self._partitions
+
+        def aggregate(rows: DataFrame) -> DataFrame:
+            moved = rows if partitions is None else rows.repartition(partitions, *keys)
+            return moved.groupBy(*keys).agg(*values)
+
+        plan = self._ungrouped
+        if plan.unread:
+            plan = replace(plan.sql_step(end_trees, ""), unread=frozenset())
+        graph = self.plan.graph.step(f"agg({', '.join(map(_text_of, columns))})")
+        return Aggregated(replace(plan, graph=graph), aggregate)
+
+
+def _refuse_aggregated(step: str, other: object) -> None:
+    if isinstance(other, Aggregated):
+        raise ArgumentTypeError(f"{step}: expected a Tracked, got Aggregated: {ENDED}")
+
+
+def _text_of(expression: Column | str) -> str:
+    return expression if isinstance(expression, str) else str(expression).removeprefix("Column<'").removesuffix("'>")
 
 
 def _check_columns(plan: PipelinePlan, columns: Sequence[str]) -> None:
