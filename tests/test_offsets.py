@@ -322,6 +322,21 @@ def test_holes_cost_memory_only_above_the_oldest_open_message():
         assert len(tracker._partitions.logs[0].ends) <= 64
 
 
+def test_many_outcomes_count_as_one_by_one():
+    many, one = tracker_of(3, 4, 6, 9), tracker_of(3, 4, 6, 9)
+    ends = [4, 4, 3, 9]  # 4 twice
+    many.acked_all(0, ends)
+    for offset in ends:
+        one.acked(0, offset)
+    assert many.stats() == one.stats() and many.stats().duplicates == 1
+    with pytest.raises(ArgumentValueError, match="partition 0, offset 12: it was never emitted"):
+        many.acked_all(0, [6, 12])
+    assert many.committable() == {0: 10}
+    many.revoke(0)
+    many.acked_all(0, [9, 6])
+    assert many.stats().late == 2
+
+
 def test_a_long_queue_is_acked_in_order():
     """Quadratic if the oldest open message were looked for behind those that are done."""
     tracker = tracker_of(*range(200_000))

@@ -974,6 +974,12 @@ cdef class Latencies:
         """
         self.add(ns, values)
 
+    def record_all(self, const int64_t[::1] ns not None):
+        """Count latencies in nanoseconds: an int64 array of any length."""
+        cdef Py_ssize_t place
+        for place in range(ns.shape[0]):
+            self.add(ns[place])
+
     def totals(self):
         """Return the counts of the buckets, and the sum of the latencies in ns."""
         return tuple(self.counts), self.sum_ns

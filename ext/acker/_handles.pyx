@@ -116,6 +116,42 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=THIS_PROCESS.look)
 
 
+cdef class DeliveryBase:
+    """The fields of a `Delivery`, which each message takes through several calls.
+
+    A subclass may leave out key and headers, and make them when somebody asks: few messages need them.
+    """
+
+    cdef public object value
+    cdef public int64_t attempt
+    cdef public object raw
+    cdef public object receipt
+    cdef object found_key
+    cdef object found_headers
+
+    def __init__(self, key, value, headers, attempt, raw, receipt):
+        self.found_key, self.value, self.found_headers = key, value, headers
+        self.attempt, self.raw, self.receipt = attempt, raw, receipt
+
+    @property
+    def key(self):
+        if self.found_key is None:
+            self.found_key = self._make_key()
+        return self.found_key
+
+    @property
+    def headers(self):
+        if self.found_headers is None:
+            self.found_headers = self._make_headers()
+        return self.found_headers
+
+    def _make_key(self):
+        return ""
+
+    def _make_headers(self):
+        return {}
+
+
 @cython.final
 @cython.freelist(256)
 cdef class Attempt:
@@ -154,7 +190,7 @@ cdef class Attempt:
     """
 
     cdef readonly int64_t message_id
-    cdef readonly object delivery
+    cdef readonly DeliveryBase delivery
     cdef readonly int64_t number
     cdef readonly int64_t tries
     cdef public int64_t since_ns
@@ -169,7 +205,7 @@ cdef class Attempt:
     def __init__(
         self,
         int64_t message_id,
-        delivery,
+        DeliveryBase delivery not None,
         int64_t number,
         int64_t tries,
         int64_t since_ns,
@@ -203,8 +239,7 @@ cdef class Attempt:
 
     @state.setter
     def state(self, str state not None):
-        with cython.critical_section(self):
-            self._state = state
+        self.set_state(state)
 
     @property
     def reason(self):
@@ -237,6 +272,11 @@ cdef class Attempt:
             tree, self._tree = self._tree, None
         left.append(tree)
         return True
+
+    cdef int set_state(self, str state) except -1:
+        with cython.critical_section(self):
+            self._state = state
+        return 0
 
     cdef bint is_open(self) except -1:
         with cython.critical_section(self):
@@ -717,6 +757,9 @@ cdef class HandleBase:
 
     def _end_done(self):
         """End: this part is done. Return whether it had not ended."""
+        return self.end_done()
+
+    cdef bint end_done(self) except -1:
         cdef TreeBase tree = self._tree
         cdef int found
         self.check_process()
@@ -757,21 +800,25 @@ cdef class HandleBase:
         return self
 
     def __exit__(self, kind, error, trace):
-        self._leave()
+        self.leave()
         if error is not None:
             return self._exit_by(error)
         if not self._is_ended:
-            self._end_done()
+            self.end_done()
         return False
 
     def _leave(self):
         """Let the code that follows work for what it worked for before the block."""
+        self.leave()
+
+    cdef int leave(self) except -1:
         outside, self.outside = self.outside, None
         if outside is not self._tree:
             PyContextVar_Set(VARIABLE, outside)
         if self._tree.owner.jobs is not None:
             before, self._before = self._before, None
             self._tree.owner.jobs.leave(before)
+        return 0
 
     def __del__(self):
         if self._is_ended or self._tree is None:
@@ -806,7 +853,7 @@ cdef class PartCall:
         # Its arguments may be large, and the future, which refers to this, may be kept.
         self.pool = self.work = self.args = self.kwargs = None
         if self.is_done:
-            self.part._end_done()
+            self.part.end_done()
         else:
             self.part._end_as(future)
 
@@ -891,6 +938,7 @@ cdef class MessageLoop:
     cdef object complete
     cdef object taker_of
     cdef object taker
+    cdef unsigned long thread  # that the taker knows
     cdef bint is_plain
     cdef bint is_over
 
@@ -945,8 +993,10 @@ cdef class MessageLoop:
                 message = self.complete(message, attempt)
                 if message is None:
                     continue
-            self.taker.thread = PyThread_get_thread_ident()
-            self.taker.tree = attempt.tree
+            if self.thread != PyThread_get_thread_ident():
+                self.thread = PyThread_get_thread_ident()
+                self.taker.thread = self.thread
+            self.taker.tree = attempt._tree
             return message
 
     def close(self):
@@ -1000,13 +1050,49 @@ def settled(dict attempts not None, const int64_t[::1] message_ids not None, con
     return acked, others
 
 
-def finish(list attempts not None, int64_t now_ns, record):
+def offer_first(deliveries not None, Py_ssize_t start, dict attempts not None, ids, int64_t now_ns, offer):
+    """Let attempts at first deliveries be handed out; return the place of the first delivery that is none, or the end.
+
+    Parameters
+    ----------
+    deliveries : sequence of Delivery
+    start : int
+        From there on.
+    attempts : dict
+        Gets them, by message id.
+    ids : iterator of int
+    now_ns : int
+    offer : callable
+    """
+    cdef Attempt attempt
+    cdef DeliveryBase delivery
+    cdef Py_ssize_t place
+    for place in range(start, len(deliveries)):
+        delivery = <DeliveryBase?>deliveries[place]
+        if delivery.attempt > 1:
+            return place
+        attempt = Attempt.__new__(Attempt)
+        found = next(ids)
+        attempt.message_id, attempt.delivery = found, delivery
+        attempt.number = attempt.tries = 1
+        attempt.since_ns, attempt._state = now_ns, "ready"
+        attempts[found] = attempt
+        offer(attempt)
+    return len(deliveries)
+
+
+def finish(list attempts not None, int64_t now_ns, record_all):
     """Let attempts be done, and record how long each took."""
     cdef Attempt attempt
+    cdef Py_ssize_t place = 0
+    spent_ns = np.empty(len(attempts), np.int64)
+    cdef int64_t[::1] spent = spent_ns
     for each in attempts:
         attempt = <Attempt?>each
-        record(now_ns - attempt.since_ns)
-        attempt.state = "done"
+        spent[place] = now_ns - attempt.since_ns
+        place += 1
+        attempt.set_state("done")
+    record_all(spent_ns)
 
 
 def forget(dict attempts not None, list ended not None):
@@ -1014,25 +1100,64 @@ def forget(dict attempts not None, list ended not None):
     cdef Attempt attempt
     for each in ended:
         attempt = <Attempt?>each
-        attempt.state = "ended"
+        attempt.set_state("ended")
         attempts.pop(attempt.message_id, None)
 
 
-def run_of(list messages not None, Py_ssize_t start):
+def offsets_by_receipt(deliveries not None):
+    """Return the offsets of deliveries of Kafka: a receipt and a list of them, for each run with the same receipt."""
+    cdef list runs = [], offsets = None
+    cdef DeliveryBase delivery
+    receipt = None
+    for each in deliveries:
+        delivery = <DeliveryBase?>each
+        if offsets is None or delivery.receipt is not receipt:
+            receipt, offsets = delivery.receipt, []
+            runs.append((receipt, offsets))
+        offsets.append(delivery.raw.offset())
+    return runs
+
+
+def deliveries_of(list messages not None, receipt, kind):
+    """Return the first deliveries of messages of Kafka, which make their keys and headers themselves.
+
+    Parameters
+    ----------
+    messages : list of Message
+    receipt : object
+    kind : type
+        A subclass of `DeliveryBase`.
+    """
+    cdef list made = []
+    cdef DeliveryBase delivery
+    for message in messages:
+        delivery = <DeliveryBase?>blank(kind, DeliveryBase, NO_ARGUMENTS)
+        delivery.value = message.value() or b""
+        delivery.attempt, delivery.raw, delivery.receipt = 1, message, receipt
+        made.append(delivery)
+    return made
+
+
+def run_of(list messages not None, Py_ssize_t start, bint is_one_topic):
     """Return where the run ends that begins at a message of Kafka, its first offset, and its latest timestamp in ms.
 
     A run has messages of one partition whose offsets follow each other, and no errors: at one, it ends where it begins.
+    If all messages are of one topic, none is asked for its own.
     """
     cdef Py_ssize_t end = start
-    cdef int64_t offset = -1, latest_ms = -1
-    topic = partition = None
+    cdef int64_t offset = -1, latest_ms = -1, partition = -1
+    topic = None
     for end in range(start, len(messages)):
         message = messages[end]
         if message.error() is not None:
             break
         if end == start:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
-        elif message.offset() != offset + (end - start) or message.partition() != partition or message.topic() != topic:
+        elif (
+            <int64_t>message.offset() != offset + (end - start)
+            or <int64_t>message.partition() != partition
+            or (not is_one_topic and message.topic() != topic)
+        ):
             break
         latest_ms = max(latest_ms, <int64_t>message.timestamp()[1])
     else:

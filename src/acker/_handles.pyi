@@ -1,6 +1,6 @@
 # The compiled module as type checkers see it; ext/acker/_handles.pyx is its source.
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from types import CodeType, FrameType, TracebackType
@@ -20,6 +20,7 @@ from acker.remote.jobs import Job
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 _MadeIn: TypeAlias = tuple[CodeType, int] | str
+_Delivery = TypeVar("_Delivery", bound=DeliveryBase)
 _Message = TypeVar("_Message", bound=HandleBase)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -33,6 +34,20 @@ this_process: ThisProcess
 class ThisProcess:
     id: int
     def look(self) -> None: ...
+
+@disjoint_base
+class DeliveryBase:
+    value: Any
+    attempt: int
+    raw: Any
+    receipt: Any
+    def __init__(
+        self, key: str, value: bytes, headers: Mapping[str, Any], attempt: int, raw: Any, receipt: Any
+    ) -> None: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, Any]: ...
 
 @final
 class Attempt:
@@ -209,6 +224,16 @@ def unless_over(
 def settled(
     attempts: dict[int, Attempt], message_ids: _Int64s, outcomes: npt.NDArray[np.int8]
 ) -> tuple[list[Attempt], list[tuple[Attempt, Any, int]]]: ...
-def finish(attempts: list[Attempt], now_ns: int, record: Callable[[int], object]) -> None: ...
+def offer_first(
+    deliveries: Sequence[Delivery],
+    start: int,
+    attempts: dict[int, Attempt],
+    ids: Iterator[int],
+    now_ns: int,
+    offer: Callable[[Attempt], object],
+) -> int: ...
+def finish(attempts: list[Attempt], now_ns: int, record_all: Callable[[_Int64s], object]) -> None: ...
 def forget(attempts: dict[int, Attempt], ended: list[Attempt]) -> None: ...
-def run_of(messages: list[Any], start: int) -> tuple[int, int, int]: ...
+def offsets_by_receipt(deliveries: Sequence[Delivery]) -> list[tuple[Any, list[int]]]: ...
+def deliveries_of(messages: list[Any], receipt: object, kind: type[_Delivery]) -> list[_Delivery]: ...
+def run_of(messages: list[Any], start: int, is_one_topic: bool) -> tuple[int, int, int]: ...

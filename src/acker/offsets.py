@@ -7,7 +7,7 @@ in any order, so the number must not pass a message that is still open: nobody w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar, overload
@@ -26,6 +26,7 @@ PARTITION_MAX: Final = 2**16 - 1
 _SNAPSHOT_VERSION: Final = 1
 # Runs below the oldest open offset are dropped when there are this many, or twice as many as the last time left.
 _RUNS_KEPT_LEAST: Final = 64
+_UNKNOWN: Final = object()
 
 Int64s = NDArray[np.int64]
 Number = TypeVar("Number", int, Int64s)
@@ -604,6 +605,13 @@ class OffsetTracker:
         else:
             return
         self._partitions.ignore(partition, offset)
+
+    def acked_all(self, partition: int, offsets: Iterable[int]) -> None:
+        """Count messages of a partition as done; raises as `acked`, at the first one that was never emitted."""
+        log = self._logs.get(partition)
+        for offset in offsets:
+            if log is None or log.open.pop(offset, _UNKNOWN) is _UNKNOWN:
+                self._partitions.ignore(partition, offset)
 
     def dead_lettered(self, partition: int, offset: int) -> None:
         """Count a message that was given up as done; raises as `acked`."""

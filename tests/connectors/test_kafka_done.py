@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acker._handles import run_of
+from acker._handles import deliveries_of, run_of
+from acker.connectors.kafka import Kafka
+from acker.connectors.kafka.assignments import Assignment
 from acker.connectors.kafka.done import DoneAbove, joined, metadata_of
+from acker.connectors.kafka.membership import KafkaDelivery
+from acker.offsets import OffsetTracker
 
 
 def offsets_of(runs):
@@ -87,6 +94,36 @@ class Read:
     ],
 )
 def test_a_run_ends_where_offsets_do_not_follow_each_other(messages, found):
-    assert run_of(messages, 0) == found
-    count, offset, latest_ms = run_of([Read(0), *messages], 1)
+    assert run_of(messages, 0, False) == found
+    count, offset, latest_ms = run_of([Read(0), *messages], 1, False)
     assert (count - 1, offset, latest_ms) == found
+    if len({message.topic() for message in messages}) == 1:
+        assert run_of(messages, 0, True) == found
+
+
+def test_a_delivery_makes_its_key_and_headers_when_somebody_asks():
+    asked = []
+    message = SimpleNamespace(
+        value=lambda: None, offset=lambda: 17, headers=lambda: asked.append(1) or [("a", b"1"), ("a", b"2")]
+    )
+    (delivery,) = deliveries_of([message], "orders/3", KafkaDelivery)
+    assert (delivery.value, delivery.attempt, delivery.raw, delivery.receipt) == (b"", 1, message, "orders/3")
+    assert not asked and delivery.key == "orders/3@17"
+    assert delivery.headers == {"a": b"2"} == delivery.headers and asked == [1]
+
+
+def test_what_goes_with_a_partition_is_not_acked():
+    source = Kafka({"bootstrap.servers": "nowhere:9", "group.id": "g"}, "t")
+    kept, gone = (Assignment("t", number, OffsetTracker()) for number in range(2))
+    reads = [(kept, 3), (gone, 8), (gone, 9), (kept, 4), (kept, 5)]
+    deliveries = [deliveries_of([Message("t", offset=at, value=b"")], to, KafkaDelivery)[0] for to, at in reads]
+    for each in (kept, gone):
+        each.tracker.assign(each.partition)
+    for to, at in reads:
+        to.tracker.emitted(to.partition, at)
+    assert source.held(deliveries) == deliveries
+    gone.is_held = False
+    assert source.held(deliveries) == [deliveries[0], *deliveries[3:]]
+    source.ack(deliveries)
+    assert (kept.acked, gone.acked) == (3, 0)
+    assert (kept.tracker.committable(0), gone.tracker.committable(1)) == (6, 8)

@@ -97,7 +97,6 @@ class IoThread:
         self.turned_at = time.monotonic()
         self.away: tuple[float, str] | None = None
         self._source = source
-        self._holds_all = type(source).holds is Source.holds
         self._wakes_poll = source.wait_secs_max > Source.wait_secs_max
         self._store = store
         self._options = options
@@ -318,7 +317,7 @@ class IoThread:
         for attempt in self._store.failed():
             self._tell_failure(attempt)
         if given_back := self._store.given_back():
-            if held := self._held(given_back):
+            if held := self._source.held(given_back):
                 self._source.release(held)
             self._store.went_back()
 
@@ -327,15 +326,10 @@ class IoThread:
         self._hand_on()  # a job of which the dead letter is confirmed has to be reported
         if not done or not self._is_connected:
             return
-        held = self._held(done)
+        held = self._source.held(done)
         if held:
             self._source.ack(held)
         self._store.acked(len(held))
-
-    def _held(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Return those that may still be acked."""
-        # Sources that hold what they deliver as long as they are connected need no call for each message.
-        return deliveries if self._holds_all else [each for each in deliveries if self._source.holds(each)]
 
     def _tell_failure(self, attempt: Attempt) -> None:
         """Ask for a retry of an attempt that failed, or let the broker keep its dead letter."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from acker._handles import ReadyAttempts, finish, forget, settled
+from acker._handles import ReadyAttempts, finish, forget, offer_first, settled
 from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
@@ -245,15 +245,14 @@ class MessageStore:
         """Take deliveries into the process, and hand out again what a rebalance withheld and did not take away."""
         self.counts.delivered += len(deliveries)
         has_withheld = self._hand_out_withheld()  # first, as they came first
-        now_ns, suspects, offer = time.monotonic_ns(), self._suspects, self.ready.put
+        now_ns, place = time.monotonic_ns(), 0
         is_free = self._order is None and self._pace is None and self._begin_job is None
-        for delivery in deliveries:
-            if delivery.attempt > 1 or suspects.is_alert or not is_free:
-                self._accept(delivery)
-            else:
-                attempt = Attempt(next(self._ids), delivery, 1, 1, now_ns)
-                self._by_id[attempt.message_id] = attempt
-                offer(attempt)
+        while place < len(deliveries):
+            if is_free and not self._suspects.is_alert:
+                place = offer_first(deliveries, place, self._by_id, self._ids, now_ns, self.ready.put)
+            if place < len(deliveries):
+                self._accept(deliveries[place])
+                place += 1
         if has_withheld or deliveries:
             self._notify()
 
@@ -424,7 +423,7 @@ class MessageStore:
         """End attempts whose work is done. The I/O thread then acks them, those that are jobs after their reports."""
         if self._begin_job is not None:
             attempts = [attempt for attempt in attempts if not self._is_to_report(attempt)]
-        finish(attempts, time.monotonic_ns(), self.latency.record)
+        finish(attempts, time.monotonic_ns(), self.latency.record_all)
         self._done += attempts
         self.counts.acked += len(attempts)
         self._leave(attempts)

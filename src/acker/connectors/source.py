@@ -11,10 +11,11 @@ from __future__ import annotations
 import abc
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from acker._handles import DeliveryBase
 from acker.errors import ArgumentTypeError, ArgumentValueError, ForkedError, RuntimeStateError
 
 # A source that has sent nothing for so long counts as empty; and how much of it one poll may be.
@@ -47,8 +48,7 @@ class Silence:
         return self.left_secs <= 0.0
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
+class Delivery(DeliveryBase):
     """One delivery of a message by a broker. Two deliveries are never equal, even of the same message.
 
     Attributes
@@ -67,12 +67,10 @@ class Delivery:
         What the source needs to settle this delivery: a channel and a tag, a partition and an offset, an entry id.
     """
 
-    key: str
-    value: bytes
-    headers: Mapping[str, Any]
-    attempt: int
-    raw: Any
-    receipt: Any
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key}, attempt {self.attempt}>"
 
 
 class Origin(NamedTuple):
@@ -226,6 +224,12 @@ class Source(abc.ABC):
         False when its channel, its assignment or its claim is gone: the broker delivers the message again.
         """
         return True
+
+    def held(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return those of many deliveries that `holds` is true of, in their order."""
+        if type(self).holds is Source.holds:
+            return deliveries
+        return [each for each in deliveries if self.holds(each)]
 
     def order_key(self, delivery: Delivery) -> Hashable:  # noqa: ARG002
         """Return the key by which the broker orders messages; None for a message that it does not order."""

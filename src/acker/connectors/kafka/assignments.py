@@ -105,6 +105,11 @@ class Assignments:
     def __iter__(self) -> Iterator[Assignment]:
         return iter(list(self.by_partition.values()))
 
+    @property
+    def are_of_one_topic(self) -> bool:
+        """Whether all partitions, those that are gone included, are of one topic."""
+        return len(self._trackers) == 1
+
     def topic_partitions(self) -> list[TopicPartition]:
         """Return the partitions, as the client wants them."""
         return [TopicPartition(topic, partition) for topic, partition in self.by_partition]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from acker._handles import run_of
+from acker._handles import deliveries_of, run_of
 from acker.connectors.kafka.assignments import Assignment, Assignments, Commits, KafkaStats
 from acker.connectors.kafka.client import LOGGER, MISTAKES, KafkaFaults
 from acker.connectors.kafka.first_offsets import FirstOffsets
@@ -56,24 +56,11 @@ class KafkaDelivery(Delivery):
 
     __slots__ = ()
 
-    attempt = 1
+    def _make_key(self) -> str:
+        return f"{self.receipt}@{self.raw.offset()}"
 
-    def __init__(self, message: Message, assignment: Assignment) -> None:
-        self.value = message.value() or b""
-        self.raw = message
-        self.receipt = assignment
-
-    def __getattr__(self, name: str) -> Any:
-        # Python asks here for a slot that is empty.
-        found: Any
-        if name == "key":
-            found = f"{self.receipt}@{self.raw.offset()}"
-        elif name == "headers":
-            found = dict(self.raw.headers() or ())
-        else:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        setattr(self, name, found)
-        return found
+    def _make_headers(self) -> dict[str, Any]:
+        return dict(self.raw.headers() or ())
 
 
 def holds(delivery: Delivery) -> bool:
@@ -238,7 +225,7 @@ class Membership:
         deliveries: list[Delivery] = []
         start = 0
         while start < len(messages):
-            end, offset, latest_ms = run_of(messages, start)
+            end, offset, latest_ms = run_of(messages, start, self.assignments.are_of_one_topic)
             first = messages[start]
             if end == start:
                 self._judge(first.error(), first)
@@ -252,7 +239,7 @@ class Membership:
             self._faults.on_success()
         return deliveries
 
-    def _enter_run(self, assignment: Assignment, offset: int, run: list[Any], latest_ms: int) -> list[Delivery]:
+    def _enter_run(self, assignment: Assignment, offset: int, run: list[Any], latest_ms: int) -> Sequence[Delivery]:
         """Note messages of a partition whose offsets follow each other; return those that are not done before."""
         if offset < assignment.next:
             self._refuse_older(assignment, offset)
@@ -260,15 +247,15 @@ class Membership:
         assignment.tracker.emitted_run(assignment.partition, offset, offset + len(run))
         assignment.next = offset + len(run)
         if not assignment.done:
-            return [KafkaDelivery(message, assignment) for message in run]
-        deliveries: list[Delivery] = []
+            return deliveries_of(run, assignment, KafkaDelivery)
+        unread = []
         for message in run:
             if assignment.done.has(message.offset(), message.timestamp()[1]):
                 assignment.tracker.acked(assignment.partition, message.offset())
                 self._stats.skipped += 1
             else:
-                deliveries.append(KafkaDelivery(message, assignment))
-        return deliveries
+                unread.append(message)
+        return deliveries_of(unread, assignment, KafkaDelivery)
 
     def _refuse_older(self, assignment: Assignment, offset: int) -> None:
         """Raise: the log lost its end, or the topic was made anew, so old offsets are those of new messages."""

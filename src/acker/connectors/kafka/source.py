@@ -6,8 +6,10 @@ import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
+from acker._handles import offsets_by_receipt
 from acker.connectors.kafka.assignments import Assignment, KafkaStats
 from acker.connectors.kafka.client import KafkaFaults, check_config, for_producer, is_true, names_of
 from acker.connectors.kafka.membership import Membership, MembershipOptions
@@ -23,6 +25,8 @@ from acker.errors import (
 _MAX_POLL_INTERVAL_MS: Final = 300_000
 # How long the client fetches nothing once it has enough. Its own second is longer than a fast program takes for that.
 _FETCH_BACKOFF_MS: Final = 10
+
+_receipt_of = attrgetter("receipt")
 
 
 class Kafka(Source):
@@ -120,16 +124,21 @@ class Kafka(Source):
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """Mark offsets as done; a `poll` commits them within `commit_secs`."""
-        for delivery in deliveries:
-            assignment: Assignment = delivery.receipt
+        assignment: Assignment
+        for assignment, offsets in offsets_by_receipt(deliveries):
             if assignment.is_held:
-                assignment.tracker.acked(assignment.partition, delivery.raw.offset())
-                assignment.acked += 1
+                assignment.tracker.acked_all(assignment.partition, offsets)
+                assignment.acked += len(offsets)
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether the partition has been assigned to this consumer ever since the delivery."""
         assignment: Assignment = delivery.receipt
         return assignment.is_held
+
+    def held(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return those of which the partition is held: one look for each partition."""
+        gone = {each for each in set(map(_receipt_of, deliveries)) if not each.is_held}
+        return [each for each in deliveries if each.receipt not in gone] if gone else deliveries
 
     def order_key(self, delivery: Delivery) -> tuple[str, bytes] | None:
         """Return partition and key of a message, for `Consumer(key="broker")`; None for one without a key."""
