@@ -108,6 +108,28 @@ def test_the_advice_on_timeouts_names_the_one_call_that_hangs_and_no_open_max(ca
     assert "; the longest is packer_0 with memory/0" in advice[0] and "in Hung.charge" in advice[0]
 
 
+def test_a_message_waits_for_its_turn_where_no_call_runs_for_it():
+    hung = Hung()
+    with ThreadPoolExecutor(1) as pool, consumer_of(timeout_secs=300, ui=None) as consumer:
+        next(iter(consumer)).submit(pool, hung.charge)
+        hung.begun.wait()
+        calls, attempts = consumer._calls, consumer._store.oldest()
+        alone, behind = calls.some_wait(attempts, 1), calls.some_wait(attempts, 2)
+        pool.submit(str)
+        in_pool = calls.some_wait(attempts, 1)
+        hung.ending.set()
+    assert (alone, behind, in_pool) == (False, True, True)
+
+
+def test_a_loop_works_on_the_message_that_it_has_taken():
+    with consumer_of(timeout_secs=300, ui=None) as consumer:
+        for message in consumer:
+            with message:
+                found = consumer._calls.some_wait(consumer._store.oldest(), 1)
+            break
+    assert not found
+
+
 def test_a_coroutine_that_outlives_its_message_counts_and_tells_where_it_stands():
     hung = Hung()
 

@@ -100,6 +100,25 @@ def test_coroutines_have_spans_within_that_of_the_one_that_spawned_them(provider
         assert above.name.endswith("handle") and by_id[above.parent.span_id].name == "process memory"
 
 
+def test_a_coroutine_that_is_cancelled_with_its_message_has_failed(provider, exporter):
+    async def handle(message):
+        begun = asyncio.Event()
+
+        async def charge():
+            begun.set()
+            await asyncio.Event().wait()
+
+        message.spawn(charge())
+        await begun.wait()
+        message.fail("enough")
+
+    run_once(handle, [b"a"], tracer_provider=provider)
+    spans = {span.name.rpartition(".")[2]: span for span in exporter.get_finished_spans()}
+    assert spans["process memory"].status.description == "enough"
+    status = spans["charge"].status
+    assert (status.status_code, status.description) == (StatusCode.ERROR, "CancelledError")
+
+
 def test_a_message_that_goes_back_ends_its_span(provider, exporter):
     broker = MemoryBroker()
     broker.publish([b"a"])

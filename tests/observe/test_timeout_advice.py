@@ -27,6 +27,17 @@ def test_no_advice_where_the_rate_suffices():
     assert advice.look(4, 400, 50, 1) is None
 
 
+def test_no_advice_to_have_fewer_open_where_none_waits_for_its_turn():
+    advice = TimeoutAdvice(4)
+    advice.look(0, 0, 1, 0, lambda: False)
+    assert advice.look(10, 2, 1, 2, lambda: False) is None  # one hangs, and few come
+    assert advice.look(20, 4, 1, 2) == (
+        "2 messages timed out in 10.0 s: 1 is pending, 0.2 are acked a second, so each takes 5.0 s at that rate, and"
+        " timeout_secs is 4. Choose an open_max of at most 1, or a longer timeout"
+    )
+    assert "none was acked" in (advice.look(30, 4, 1, 4, lambda: False) or "")
+
+
 @pytest.mark.parametrize(
     ("pending", "options"), [(1, "a longer timeout"), (50, "a smaller open_max or a longer timeout")]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -218,6 +218,17 @@ class RunningCalls:
             threads_max=sum(getattr(pool, "_max_workers", 0) for pool in pools.values()),
             waiting=sum(queue.qsize() for pool in pools.values() if (queue := getattr(pool, "_work_queue", None))),
         )
+
+    def some_wait(self, open_attempts: Sequence[Attempt], pending: int) -> bool:
+        """Return whether of so many messages some wait for a call to begin, as far as is known."""
+        if self.busy(open_attempts).waiting:
+            return True
+        threads = self._threads()
+        with self._adding:
+            takers = list(self._takers.values())
+        trees = [tree for tree, _, _ in threads.values()] + self._trees(open_attempts)
+        trees += [taker.tree for taker in takers if taker.tree is not None]
+        return pending > len({tree.attempt.message_id for tree in trees if tree.parts and tree.attempt.state == "open"})
 
     def of(self, open_attempts: Iterable[Attempt], now_ns: int, most: int = _NAMED_MAX) -> list[AttemptCall]:
         """Return the calls that have run longest, the longest first, with their stacks.

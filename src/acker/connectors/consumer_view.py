@@ -187,7 +187,7 @@ class ConsumerView:
             self._failures,
             away=None if away is None else Away(self._store.name, round(1_000 * (time.monotonic() - away[0])), away[1]),
             hung=[call for _, call in calls if hangs(call.for_ms, usual_ms, self._timeout_ms)],
-            too_short=self._too_short(stats),
+            too_short=self._too_short(stats, attempts),
             limit=self._limit(stats, len(attempts), busy),
             lost=stats.failed + stats.timed_out,
             letters=GivenUp.of(stats.dead_letters, self._failures),
@@ -205,12 +205,14 @@ class ConsumerView:
             noun="message",
         )
 
-    def _too_short(self, stats: ConsumerStats) -> TooShort | None:
+    def _too_short(self, stats: ConsumerStats, attempts: list[Attempt]) -> TooShort | None:
         recent, acked = self._recent, round(self._recent.growth("acked"))
         timed_out = round(recent.growth("timed_out"))
         if not (timed_out and acked and recent.seconds):
             return None
-        return TooShort(timed_out, recent.seconds, self._timeout_ms / 1_000, stats.pending, acked)
+        some_wait = self._calls.some_wait(attempts, stats.pending - self._store.retrying)
+        timeout_secs = self._timeout_ms / 1_000
+        return TooShort(timed_out, recent.seconds, timeout_secs, stats.pending, acked, some_wait=some_wait)
 
     def _limit(self, stats: ConsumerStats, handed_out: int, busy: Busy) -> Limit | None:
         """Return what has been at its limit at the last readings: the threads of pools, or the open messages."""

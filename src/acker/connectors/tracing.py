@@ -10,6 +10,7 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
 from acker.connectors.source import Delivery
+from acker.errors import exception_text
 
 T = TypeVar("T")
 
@@ -57,8 +58,15 @@ class Spans:
         current = trace.get_current_span()
         is_own = current.get_span_context().trace_id == span.get_span_context().trace_id
         parent = trace.set_span_in_context(current if is_own else span)
-        with self._tracer.start_as_current_span(name, context=parent):
-            yield
+        with self._tracer.start_as_current_span(name, context=parent) as part:
+            try:
+                yield
+            except Exception:
+                raise  # which the tracer records
+            except BaseException as error:
+                # A coroutine that is cancelled, as when its message times out, has not done its part.
+                part.set_status(Status(StatusCode.ERROR, exception_text(error)))
+                raise
 
     def call(self, span: Span, work: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
         """Call a function within a span of its own."""

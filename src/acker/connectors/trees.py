@@ -107,7 +107,7 @@ class MessageTrees:
     def _rotate(self, now: float) -> None:
         self._rotate_at = now + self._rotate_secs
         timed_out = self._settle(self._acker.rotate(now_ms=int(1000 * now))) + self._end_unbegun()
-        advice = self._advice.look(now, self._store.counts.acked, len(self._store), timed_out)
+        advice = self._advice.look(now, self._store.counts.acked, len(self._store), timed_out, self._some_wait)
         if advice is not None:
             self._logger.warning("%s: %s%s", self._name, advice, self._told_calls())
 
@@ -147,6 +147,9 @@ class MessageTrees:
             self._store.end(attempt.message_id, reason, is_final=tree.is_final, retry_secs=tree.retry_secs)
         tree.cancel()  # first, so that no coroutine begins that is not noted
         self._calls.note_over(tree)
+
+    def _some_wait(self) -> bool:
+        return self._calls.some_wait(self._store.oldest(), len(self._store) - self._store.retrying)
 
     def _end_unbegun(self) -> int:
         """Time out messages whose hand-out an exception interrupted before their tree began; return how many."""

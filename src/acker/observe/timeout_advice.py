@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from acker.observe.durations import format_duration, format_rate
@@ -30,6 +31,8 @@ class TooShort(NamedTuple):
         The component whose calls alone take longer than the timeout.
     call_ms : float or None
         How long such a call takes.
+    some_wait : bool
+        Whether some of the pending ones wait for their turn. Where each is worked on, fewer of them would be no faster.
     """
 
     timed_out: int
@@ -40,6 +43,7 @@ class TooShort(NamedTuple):
     noun: str = "message"
     where: str | None = None
     call_ms: float | None = None
+    some_wait: bool = True
 
     def __str__(self) -> str:
         some = f"1 {self.noun}" if self.timed_out == 1 else f"{self.timed_out:,} {self.noun}s"
@@ -56,9 +60,10 @@ class TooShort(NamedTuple):
             return f"{told} and none was acked, {is_set}. {why} {fewer}a longer timeout"
         rate = self.acked / self.secs
         fitting = max(1, int(rate * self.timeout_secs / 2))
+        open_now = "1 is" if self.pending == 1 else f"{self.pending:,} are"
         takes = f"each takes {format_duration(1000 * self.pending / rate)} at that rate"
         return (
-            f"{told}: {self.pending:,} are pending, {format_rate(rate)} are acked a second, so {takes}, {is_set}."
+            f"{told}: {open_now} pending, {format_rate(rate)} are acked a second, so {takes}, {is_set}."
             f" Choose {article} {pending_option} of at most {fitting:,}, or a longer timeout"
         )
 
@@ -69,6 +74,8 @@ class TooShort(NamedTuple):
             return False
         if self.call_ms is not None and self.call_ms > 1000 * self.timeout_secs:
             return True
+        if self.acked and not self.some_wait:
+            return False
         return self.pending * self.secs > self.acked * self.timeout_secs
 
 
@@ -89,7 +96,9 @@ class TimeoutAdvice:
         self._timed_out = 0
         self._next_at = 1
 
-    def look(self, now: float, acked: int, pending: int, timed_out: int) -> str | None:
+    def look(
+        self, now: float, acked: int, pending: int, timed_out: int, some_wait: Callable[[], bool] = lambda: True
+    ) -> str | None:
         """Take the figures of one rotation; return a warning, or None.
 
         Parameters
@@ -102,6 +111,8 @@ class TimeoutAdvice:
             Messages in this process now.
         timed_out : int
             Messages that this rotation ended.
+        some_wait : callable
+            Returns what `TooShort.some_wait` says, if that matters.
         """
         if self._since is None:
             self._since = now
@@ -111,7 +122,7 @@ class TimeoutAdvice:
             return None
         found = TooShort(self._timed_out, seconds, self._timeout_secs, pending, done)
         self._timed_out, self._since, self._acked = 0, now, acked
-        if not found.is_true:
+        if not (found.is_true and found._replace(some_wait=some_wait()).is_true):
             self._next_at = 1
             return None
         # At the first time, and whenever the number has doubled.
