@@ -139,11 +139,19 @@ cdef class DeliveryBase:
             self.found_key = self._make_key()
         return self.found_key
 
+    @key.setter
+    def key(self, key):
+        self.found_key = key
+
     @property
     def headers(self):
         if self.found_headers is None:
             self.found_headers = self._make_headers()
         return self.found_headers
+
+    @headers.setter
+    def headers(self, headers):
+        self.found_headers = headers
 
     def _make_key(self):
         return ""
