@@ -326,4 +326,8 @@ def test_a_publisher_refuses_fails_and_blocks():
         publisher.unblock()
         thread.join(LONG)
         assert answers == [None]
-    assert isinstance(publisher.publish(messages[:1])[0], PublishError)
+    # As those of brokers do, it connects when it has to.
+    publisher.be_unreachable()
+    (error,) = publisher.publish(messages[:1])
+    assert isinstance(error, PublishError) and isinstance(error.__cause__, ConnectionLostError)
+    assert publisher.publish(messages[:1]) == [None]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acker.connectors.publisher import Outgoing, Publisher
+from acker.connectors.publisher import Outgoing, Publisher, unconfirmed
 from acker.errors import ConnectionLostError, PublishError
 from acker.testing.connectors.broker import MemoryBroker
 
@@ -80,6 +80,11 @@ class MemoryPublisher(Publisher):
         """Write messages."""
         self.calls["publish"] += 1
         self._plan.going.wait()
+        if not self._opened:
+            try:
+                self.connect()
+            except ConnectionLostError as error:
+                return [unconfirmed(error) for _ in messages]
         return [self._write(message) for message in messages]
 
     def disconnect(self) -> None:
@@ -88,8 +93,6 @@ class MemoryPublisher(Publisher):
         self._opened = False
 
     def _write(self, message: Outgoing) -> Exception | None:
-        if not self._opened:
-            return PublishError(f"{self.name} is not open")
         if self._plan.refuse:
             self._plan.refuse -= 1
             return PublishError(f"{self.name} refuses the message")
