@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -162,11 +163,31 @@ def home_of_spark(tmp_path_factory):
         os.environ["SPARK_HOME"] = str(make_spark_home(tmp_path_factory.mktemp("spark")))
 
 
+def keep_formatters():
+    """Let the loggers of PySpark, which write JSON, leave handlers alone that have a formatter.
+
+    pytest adds those of `caplog` to each logger that does not propagate, as these do from their first error on. All
+    later tests of the process have the same handlers.
+    """
+    from pyspark.logger import PySparkLogger
+
+    add_as_json = PySparkLogger.addHandler
+
+    def add(self, handler):
+        if handler.formatter is None:
+            add_as_json(self, handler)
+        else:
+            logging.Logger.addHandler(self, handler)
+
+    PySparkLogger.addHandler = add
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     """One Spark session for all tests: two cores, and tasks that are retried as on a cluster."""
     from pyspark.sql import SparkSession
 
+    keep_formatters()
     # Workers must run this interpreter; Spark would start the first python3 of PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     remote = os.environ.get(REMOTE)

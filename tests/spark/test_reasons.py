@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from collections import Counter
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 
 from acker import Outcome
 from acker.connectors import Consumer
@@ -318,6 +321,17 @@ RUNS = {
     "pipeline, a stream": (run_pipeline_stream, "pack"),
     "consumer": (run_consumer, None),
 }
+
+
+def test_an_error_of_spark_leaves_the_handlers_of_later_tests_as_they_are(spark, caplog):
+    with pytest.raises(AnalysisException):
+        spark.sql("SELECT no_such_column FROM range(1)").collect()
+    found = logging.getLogger("SQLQueryContextLogger")
+    formatter = caplog.handler.formatter
+    assert isinstance(found, PySparkLogger)
+    found.addHandler(caplog.handler)
+    found.removeHandler(caplog.handler)
+    assert formatter is not None and caplog.handler.formatter is formatter
 
 
 @pytest.mark.parametrize(
