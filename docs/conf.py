@@ -76,6 +76,7 @@ NOT_PUBLIC: Final = (
     "topology.tuples.TupleSource",
     "topology.windows.WindowEntry",
     "spark.pipelines.stages.Step",
+    "spark.pipelines.tracked.AnyPipeline",
     "spark.streams.listener.StreamMetric",
     "testing.connectors.broker.Claim",
 )
