@@ -946,7 +946,6 @@ cdef class MessageLoop:
     cdef object complete
     cdef object taker_of
     cdef object taker
-    cdef unsigned long thread  # that the taker knows
     cdef bint is_plain
     cdef bint is_over
 
@@ -1001,10 +1000,8 @@ cdef class MessageLoop:
                 message = self.complete(message, attempt)
                 if message is None:
                     continue
-            if self.thread != PyThread_get_thread_ident():
-                self.thread = PyThread_get_thread_ident()
-                self.taker.thread = self.thread
-            self.taker.tree = attempt._tree
+            self.taker.thread = PyThread_get_thread_ident()
+            self.taker.tree = attempt.tree
             return message
 
     def close(self):
