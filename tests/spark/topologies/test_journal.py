@@ -161,6 +161,22 @@ def test_a_plan_that_is_cut_short_was_not_begun(claimed, tmp_path):
     assert journal.plans() == {0: PLAN, 1: PLAN}
 
 
+def test_a_plan_that_is_listed_and_not_shown_is_passed_over_only_if_it_is_committed(claimed, tmp_path, monkeypatch):
+    """A run that ends removes old ones; a store may show a new one later than it lists it."""
+    journal = claimed(tmp_path)
+    for batch in range(2):
+        journal.write_plan(batch, PLAN)
+    journal.commit(0, COMMIT)
+    listed = {name: journal._versions(name) for name in ("plans", "commits")}
+    monkeypatch.setattr(journal, "_versions", listed.get)
+    assert journal.plans() == {0: PLAN, 1: PLAN}
+    (tmp_path / "plans/1-0").unlink()
+    assert journal.plans() == {1: PLAN}
+    (tmp_path / "plans/1-1").unlink()
+    with pytest.raises(FileNotFoundError, match="plans/1-1"):
+        journal.plans()
+
+
 @pytest.mark.parametrize("name", ["plans", "commits"])
 def test_a_file_in_the_place_of_another_one_is_refused(claimed, tmp_path, name):
     journal = claimed(tmp_path)

@@ -352,12 +352,19 @@ class Journal:
         return {version.batch: plan for version, plan in self._plans().items()}
 
     def _plans(self) -> dict[_Version, BatchPlan]:
-        epoch = self._last_commit()[0].epoch
+        committed = self._last_commit()[0]
         plans = {}
         for version in self._versions("plans"):
-            with contextlib.suppress(FileNotFoundError):  # the run before this one may be removing old ones
-                if version.epoch == epoch and (plan := self._read("plans", version)) is not None:
-                    plans[version] = _with_values(plan)
+            if version.epoch != committed.epoch:
+                continue
+            try:
+                plan = self._read("plans", version)
+            except FileNotFoundError:
+                if version.batch > committed.batch:
+                    raise  # a store that lists it and does not show it: without the plan its tuples would be lost
+                continue  # the run before this one may be removing old ones
+            if plan is not None:
+                plans[version] = _with_values(plan)
         return plans
 
     def write_plan(self, batch: int, plan: BatchPlan) -> None:
