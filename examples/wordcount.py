@@ -1,7 +1,8 @@
 """Count words on Spark, or in this process, and track each line as a tuple tree.
 
-A spout emits the lines of all text files in a folder, one bolt splits them, another counts the words. A line that is
-too long, or no UTF-8, fails each time and becomes a dead letter.
+A spout emits the lines of all text files in a folder, one bolt splits them, another counts the words. All of them pass
+Arrow batches, and each line is acked or failed by itself: one that is too long, or no UTF-8, fails each time and
+becomes a dead letter. `topology.py` beside this file has tuples instead.
 
 Run it: python examples/wordcount.py, which starts Spark in this program; with --checkpoint DIR, as a stream that may
 be killed, and goes on where it was; with --on local, without Spark. `make_run/` beside this file then injects faults:
@@ -16,38 +17,52 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from acker.topology import Bolt, Grouping, ReliableSpout, StatefulBolt, Topology
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from acker.topology import ArrowBolt, Grouping, ReliableSpout, StatefulBolt, Topology
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 NOT_TEXT = ("site-packages", "__pycache__")
+BATCH_ROWS = 8192  # lines that are emitted at once, at most
 LENGTH_MAX = 120  # characters of a line; a longer one becomes a dead letter
 
 
 class Lines(ReliableSpout):
-    """Emits each line, with file:number as its id."""
+    """Emits lines in batches, each line with file:number as its id."""
 
-    outputs = ["line"]
+    outputs = {"line": pa.string()}
     tup_id_column = "place"
     backoff_secs = 0.1
 
     def initialize(self, conf: Any, context: Any) -> None:
         self.letters = Path(conf["user.letters"])
-        self.lines = self.read(Path(conf["user.folder"]), deep=conf["user.deep"])
-
-    def read(self, root: Path, *, deep: bool) -> Iterator[tuple[str, str]]:
-        for name in text_files(root, deep=deep):
-            yield from ((f"{name}:{number}", line) for number, line in enumerate(lines_of(root / name), 1))
+        root = Path(conf["user.folder"])
+        self.files = read_files(root, text_files(root, deep=conf["user.deep"]))
 
     def next_tuple(self) -> None:
-        place, line = next(self.lines, (None, None))
-        if place is None:
+        """Emit the next lines; in one process."""
+        lines = next(self.files, None)
+        if lines is None:
             self.finish()
         else:
-            self.emit([line], tup_id=place)
+            self.emit_batch(lines.select(["line"]), tup_ids=lines["place"])
+
+    def frame(self, spark: Any, conf: Any) -> Any:
+        """Let the workers of Spark read the files: so a stream finds the lines again after its driver was killed."""
+        root = Path(conf["user.folder"])
+        names = [(name,) for name in text_files(root, deep=conf["user.deep"])]
+        spread = spark.createDataFrame(names, "name string").repartition(4 * spark.sparkContext.defaultParallelism)
+
+        def read(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield from read_files(root, batch["name"].to_pylist())
+
+        return spread.mapInArrow(read, "place string, line string")
 
     def dead_letter(self, tup_id: Any, values: Any, reason: Any) -> None:
         letter = {"place": tup_id, "line": values[0], "component": reason.component, "reason": str(reason)}
@@ -55,28 +70,37 @@ class Lines(ReliableSpout):
             file.write(json.dumps(letter) + "\n")
 
 
-class Split(Bolt):
-    """Emits the words of a line."""
+class Split(ArrowBolt):
+    """Emits the words of each line."""
 
-    outputs = ["word"]
+    outputs = {"word": pa.string()}
 
-    def process(self, tup: Any) -> None:
-        for word in self.words(tup.line):
-            self.emit([word])
+    def process_rows(self, batch: Any) -> None:
+        lines = batch["line"]
+        lengths = pc.utf8_length(lines)
+        is_long = pc.greater(lengths, pa.scalar(LENGTH_MAX))
+        no_text = pc.match_substring(lines, "\N{REPLACEMENT CHARACTER}")
+        why = "a line of {:,} characters, more than {}".format
+        self.fail_rows(is_long, [why(length, LENGTH_MAX) for length in lengths.filter(is_long).to_pylist()])
+        self.fail_rows(no_text, "not UTF-8")
+        good = pc.indices_nonzero(pc.invert(pc.or_(is_long, no_text)))
+        split = pc.utf8_split_whitespace(lines.take(good))
+        words, rows = pc.list_flatten(split), good.take(pc.list_parent_indices(split))
+        is_word = pc.not_equal(words, pa.scalar(""))  # One is empty where a line begins or ends with white space.
+        self.emit_words(words.filter(is_word), rows.filter(is_word))
 
-    def words(self, line: str) -> Iterator[str]:
-        if "\N{REPLACEMENT CHARACTER}" in line:
-            raise UnicodeError("not UTF-8")
-        if len(line) > LENGTH_MAX:
-            raise ValueError(f"a line of {len(line):,} characters, more than {LENGTH_MAX}")
-        yield from line.split()
+    def emit_words(self, words: Any, rows: Any) -> None:
+        """Emit words, each with the row of its line."""
+        self.emit_batch({"word": words}, parents=rows)
 
 
-class Count(StatefulBolt):
+class Count(ArrowBolt, StatefulBolt):
     """Counts words."""
 
-    def process(self, tup: Any) -> None:
-        self.state[tup.word] = self.state.get(tup.word, 0) + 1
+    def process_rows(self, batch: Any) -> None:
+        words, counts = pc.value_counts(batch["word"]).flatten()
+        for word, count in zip(words.to_pylist(), counts.to_pylist(), strict=True):
+            self.state[word] = self.state.get(word, 0) + count
 
 
 class WordCount(Topology):
@@ -85,33 +109,6 @@ class WordCount(Topology):
     lines = Lines.spec()
     split = Split.spec(inputs={"lines": Grouping.shuffle()}, par=4)
     count = Count.spec(inputs={split: Grouping.fields("word")}, par=4)
-
-
-class LinesOfWorkers(Lines):
-    """Emits each line, as rows that the workers read: so a stream finds them again after its driver was killed."""
-
-    def frame(self, spark: Any, conf: Any) -> Any:
-        root = Path(conf["user.folder"])
-        names = text_files(root, deep=conf["user.deep"])
-        files = spark.createDataFrame([(name,) for name in names], "name string")
-        spread = files.repartition(4 * spark.sparkContext.defaultParallelism)
-
-        def read(batches: Any) -> Iterator[Any]:
-            import pyarrow as pa
-
-            for batch in batches:
-                for name in batch.column("name").to_pylist():
-                    lines = lines_of(root / name)
-                    places = [f"{name}:{number}" for number in range(1, len(lines) + 1)]
-                    yield pa.RecordBatch.from_pydict({"place": places, "line": lines})
-
-        return spread.mapInArrow(read, "place string, line string")
-
-
-class WordCountStream(WordCount):
-    """The same, over lines that the workers of Spark read."""
-
-    lines = LinesOfWorkers.spec()
 
 
 def text_files(root: Path, *, deep: bool = True) -> list[str]:
@@ -127,6 +124,15 @@ def is_text(path: Path) -> bool:
     """Return whether there is no zero byte at the start of a file."""
     with path.open("rb") as file:
         return b"\0" not in file.read(8192)
+
+
+def read_files(root: Path, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the lines of each file, and their places."""
+    for name in names:
+        lines = lines_of(root / name)
+        places = [f"{name}:{number}" for number in range(1, len(lines) + 1)]
+        batch = pa.RecordBatch.from_pydict({"place": places, "line": lines})
+        yield from (batch.slice(begin, BATCH_ROWS) for begin in range(0, len(lines), BATCH_ROWS))
 
 
 def lines_of(path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import re
 import sys
@@ -19,7 +20,7 @@ from acker.observe.run_report import RunReport
 from acker.ui import LivePage
 from examples import wordcount
 from examples.make_run.account import Files, PlainCount, story
-from examples.make_run.faults import FaultyWordCount, FaultyWordCountStream
+from examples.make_run.faults import FaultyWordCount
 from examples.make_run.screen import Screen
 
 EXAMPLES = Path(wordcount.__file__).parent
@@ -42,46 +43,45 @@ def conf_of(options: argparse.Namespace, files: Files) -> dict[str, Any]:
         "topology.drain.secs": 0,  # An interrupted run need not finish what is open.
     }
     if options.on == "local":
-        return {**conf, "topology.max.spout.pending": 1_000, "topology.message.timeout.secs": 3}
+        return {**conf, "topology.max.spout.pending": 10_000, "topology.message.timeout.secs": 3}
     if LOCAL_WITH_RETRIES.fullmatch(options.master):
         conf["user.drill"] = str(files.drill)
-    # No timeout: on Spark a tree times out when its micro-batch ends.
-    return {**conf, "topology.max.spout.pending": 40_000}
+    return conf  # No timeout: on Spark a tree times out when its micro-batch ends.
 
 
 @contextmanager
 def runtime_of(
     options: argparse.Namespace, files: Files, screen: Screen
-) -> Iterator[tuple[acker.local.LocalRuntime, Callable[[], object]]]:
-    """Make a runtime, which was not started; give it, and the function that runs it until all lines are done."""
+) -> Iterator[tuple[acker.local.LocalRuntime, Callable[[], object], Callable[[], str]]]:
+    """Make a runtime, which was not started; give it, what runs it until all lines are done, and what tells a job."""
     conf = conf_of(options, files)
     more: dict[str, Any] = {"state": files.states, "ui": LivePage(serve=False)}  # It records the charts of the report.
     if options.on == "local":
         runtime = acker.local.LocalRuntime(FaultyWordCount, conf, **more)
-        yield runtime, lambda: runtime.run("drained")
+        yield runtime, lambda: runtime.run("drained"), str
         return
     from acker.cli.on_spark import pickled_by_value  # Only here is PySpark needed.
     from acker.spark.topologies.run import run_until
     from acker.spark.topologies.spark_runtime import SparkRuntime
 
-    topology = FaultyWordCount if options.checkpoint is None else FaultyWordCountStream
     screen.say(f"Spark starts; its log is {files.log_of_spark}")
     with ExitStack() as ends:
         spark = ends.enter_context(
             spark_session("word count", options.master, driver_memory="2g", log=files.log_of_spark)
         )
         ends.enter_context(pickled_by_value(EXAMPLES))
-        on_spark = SparkRuntime(topology, conf, spark, checkpoint=options.checkpoint, **more)
+        on_spark = SparkRuntime(FaultyWordCount, conf, spark, checkpoint=options.checkpoint, **more)
         ends.callback(on_spark.release)
         ends.callback(on_spark.cancel_jobs)
-        yield on_spark, lambda: run_until(on_spark, "drained", options.checkpoint, None)
+        run_to_the_end = functools.partial(run_until, on_spark, "drained", options.checkpoint, None)
+        yield on_spark, run_to_the_end, on_spark.batches.progress.where
 
 
 def run(options: argparse.Namespace, files: Files, screen: Screen) -> RunReport:
     """Run until each line is acked or a dead letter, or the run is stopped; write its report as a page."""
-    with runtime_of(options, files, screen) as (runtime, run_to_the_end):
-        screen.say(f"Lines flow: {' -> '.join(runtime.graph.nodes)}; each line is a tuple tree.")
-        with screen.watch(runtime), stop_on_signals(runtime):
+    with runtime_of(options, files, screen) as (runtime, run_to_the_end, job):
+        screen.say("Lines flow: lines -> split -> count; each line is a tuple tree.")
+        with screen.watch(runtime, job), stop_on_signals(runtime):
             try:
                 run_to_the_end()
             finally:

@@ -38,10 +38,11 @@ class Screen:
         sys.stdout.flush()
 
     @contextmanager
-    def watch(self, runtime: acker.local.LocalRuntime) -> Iterator[None]:
-        """Show the progress of a runtime."""
+    def watch(self, runtime: acker.local.LocalRuntime, job: Callable[[], str]) -> Iterator[None]:
+        """Show the progress of a runtime, and of the job of Spark that runs until it has acked something."""
         with ExitStack() as ends:
-            watcher = threading.Thread(target=self._work, args=(runtime, self._bar(ends)), name="screen", daemon=True)
+            arguments = runtime, job, self._bar(ends)
+            watcher = threading.Thread(target=self._work, args=arguments, name="screen", daemon=True)
             watcher.start()
             ends.callback(watcher.join)
             ends.callback(self._over.set)
@@ -66,22 +67,25 @@ class Screen:
 
         return show
 
-    def _work(self, runtime: acker.local.LocalRuntime, show: Callable[[float, str], None]) -> None:
+    def _work(
+        self, runtime: acker.local.LocalRuntime, job: Callable[[], str], show: Callable[[float, str], None]
+    ) -> None:
         due = 0.0
         while not self._over.wait(self.LOOK_SECS):
             self._show_notes()
             if time.monotonic() >= due:
                 due = time.monotonic() + (0.0 if self._has_bar else self.LINE_SECS)
-                show(*self._figures(runtime))
+                show(*self._figures(runtime, job))
         self._show_notes()
 
-    def _figures(self, runtime: acker.local.LocalRuntime) -> tuple[float, str]:
+    def _figures(self, runtime: acker.local.LocalRuntime, job: Callable[[], str]) -> tuple[float, str]:
         stats = runtime.stats()
         totals, secs = stats.totals, stats.uptime_secs or 1.0
         share = min(1.0, totals.acked / max(1, self._lines))
         counts = {"lines": totals.acked, "tuples": totals.transferred, "failures": totals.failed + totals.timed_out}
         rates = ", ".join(f"{count / secs:,.0f} {name}" for name, count in counts.items())
-        return share, f"{share:4.0%}  {totals.acked:,} of {self._lines:,} lines; a second {rates}"
+        now = "" if totals.acked else job()
+        return share, f"{share:4.0%}  {totals.acked:,} of {self._lines:,} lines; {now or f'a second {rates}'}"
 
     def _show_notes(self) -> None:
         notes = self._notes.read_text().splitlines() if self._notes.exists() else []

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from examples.make_run.account import PlainCount
+from examples.make_run.faults import KILLED_AFTER
 from examples.wordcount import lines_of, text_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +112,7 @@ def test_counts_are_at_least_once_in_one_process(texts: Path, tmp_path: Path) ->
     assert figures["dead letters"].startswith("1 line failed 4 times")
     letter = json.loads((tmp_path / "output/dead-letters.jsonl").read_text())
     assert (letter["place"], letter["line"]) == ("latin.txt:1", "th\N{REPLACEMENT CHARACTER} au lait")
-    assert "UnicodeError: not UTF-8 (attempt 4)" in letter["reason"]
+    assert letter["component"] == "split" and "not UTF-8 (attempt 4)" in letter["reason"]
 
 
 @pytest.mark.spark
@@ -122,9 +123,10 @@ def test_counts_are_exact_although_lines_fail_half_way_and_a_worker_is_killed(te
     assert figures["dead letters"].startswith("1 line failed 4 times")
     assert (tmp_path / "output/report.html").read_text().count("</html>") == 1
     shown = program.log.read_text()
-    killed = re.search(r"^A worker is killed now: process (\d+), after 500 lines of its task\.$", shown, re.MULTILINE)
-    again = re.search(r"^Its lines came again: process (\d+) has split the same 500\.$", shown, re.MULTILINE)
+    killed = re.search(r"^A worker is killed now: process (\d+), after (\S+) lines of its task\.$", shown, re.MULTILINE)
+    again = re.search(r"^Its lines came again: process (\d+) has split the same (\S+)\.$", shown, re.MULTILINE)
     assert killed and again and killed[1] != again[1] and killed.start() < again.start(), shown
+    assert killed[2] == again[2] and int(killed[2].replace(",", "")) >= KILLED_AFTER, shown
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", shown), "no control characters outside of a terminal"
     assert "has no effect" not in shown + (tmp_path / "output/run.log").read_text()
 
@@ -140,13 +142,12 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away(texts: Path, tmp_path: Path
 @pytest.mark.parametrize("runtime", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def test_ctrl_c_ends_the_run_with_one_line(runtime: str, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/many.txt").write_text(
-        "some words of a line\n" * 500_000
-    )  # more than it can count before the key
-    arguments = ("--on", runtime, "--input", tmp_path / "texts")
-    code, shown = on_terminal(tmp_path, *arguments, keys_at="a second", keys=b"\x03")
+    many = 1_000_000  # more than it can count before the key
+    (tmp_path / "texts/many.txt").write_text("some words of a line\n" * many)
+    arguments, bar = ("--on", runtime, "--input", tmp_path / "texts"), f" of {many + 1:,} lines; "
+    code, shown = on_terminal(tmp_path, *arguments, keys_at=bar, keys=b"\x03")
     assert code == 130, shown
-    *_, last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\^C", "", shown).split("a second")
+    *_, last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\^C", "", shown).split(bar)
     told = [line for line in last.replace("\r", "\n").splitlines()[1:] if line.strip()]
     assert len(told) == 1 and told[0].startswith("Interrupted: "), shown
 
