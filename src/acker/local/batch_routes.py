@@ -198,8 +198,11 @@ class BatchRoute:
     def _read(self, columns: Any) -> pa.RecordBatch:
         import pyarrow as pa
 
-        if isinstance(columns, pa.RecordBatch) and self._schema is not None and columns.schema.equals(self._schema):
-            return columns
+        if self._schema is not None:
+            if isinstance(columns, pa.RecordBatch) and columns.schema.equals(self._schema):
+                return columns
+            if isinstance(columns, dict) and (known := self._as_known(columns, self._schema)) is not None:
+                return known
         converted = self._converted(columns)
         try:
             table = table_of(converted, self._types, "columns")
@@ -211,6 +214,18 @@ class BatchRoute:
         if all(not pa.types.is_null(kind) for kind in schema.types):
             self._schema = schema
         return batch.cast(schema) if not batch.schema.equals(schema) else batch
+
+    def _as_known(self, columns: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch | None:
+        """Return columns that fit as they are as a batch; None if any does not."""
+        import pyarrow as pa
+
+        found = [columns.get(name) for name in schema.names]
+        if len(columns) != len(found) or not found:
+            return None
+        for column, entry in zip(found, schema, strict=True):
+            if not isinstance(column, pa.Array) or column.type != entry.type or len(column) != len(found[0]):
+                return None
+        return pa.RecordBatch.from_arrays(found, schema=schema)
 
     def _converted(self, columns: Any) -> Any:
         """Return a mapping with columns of Arrow; anything else as it is."""
