@@ -826,6 +826,8 @@ cdef class AckSender:
         """Add a TRACK."""
         self.add_track(root_id, value, task, message_id)
 
+    @cython.boundscheck(False)
+    @cython.critical_section
     def track_rows(
         self,
         const int64_t[::1] root_ids not None,
@@ -835,18 +837,47 @@ cdef class AckSender:
     ):
         """Add a TRACK for each row."""
         cdef Py_ssize_t row, count = root_ids.shape[0]
+        cdef AckBatch only = self.only
+        cdef vector[Track]* tracks
         if values.shape[0] != count or message_ids.shape[0] != count:
             raise ValueError(f"expected columns of {count} values")
+        if only is None:
+            for row in range(count):
+                self.add_track(root_ids[row], values[row], task, message_ids[row])
+            return
+        tracks = &only.tracks
+        tracks.reserve(max(tracks.size() + count, 2 * tracks.size()))
         for row in range(count):
-            self.add_track(root_ids[row], values[row], task, message_ids[row])
+            tracks.push_back(Track(root_ids[row], values[row], task, message_ids[row]))
 
+    @cython.boundscheck(False)
+    @cython.critical_section
     def ack_rows(self, const int64_t[::1] root_ids not None, const int64_t[::1] values not None):
-        """Add an OK for each row."""
-        cdef Py_ssize_t row, count = root_ids.shape[0]
+        """Add an OK for each row: one for neighbours of one tree, and none that says 0, which changes nothing."""
+        cdef Py_ssize_t row, count = root_ids.shape[0], added = 0
+        cdef int64_t value = 0
+        cdef size_t before
+        cdef bint ends
+        cdef AckBatch only = self.only
+        cdef Ok* oks
         if values.shape[0] != count:
             raise ValueError(f"expected columns of {count} values")
+        if only is not None:
+            before = only.oks.size()
+            only.oks.resize(before + count)
+            oks = only.oks.data() + before
+            # Without a branch that depends on the data: where trees end is random.
+            for row in range(count):
+                value ^= values[row]
+                ends = row + 1 == count or root_ids[row + 1] != root_ids[row]
+                oks[added] = Ok(root_ids[row], value)
+                added += ends & (value != 0)
+                value &= <int64_t>ends - 1
+            only.oks.resize(before + added)
+            return
         for row in range(count):
-            self.add_ok(root_ids[row], values[row])
+            if values[row]:
+                self.add_ok(root_ids[row], values[row])
 
     @cython.critical_section
     def fail(self, root_ids, reason):
@@ -898,41 +929,45 @@ cdef class AckSender:
         return sent
 
 
+@cython.boundscheck(False)
 def columns_of(list batches not None):
     """Return batches as the columns of `Acker.ingest`: of each batch the TRACKs, OKs, FAILs and RESET_TIMEOUTs."""
     cdef AckBatch batch
     cdef Py_ssize_t rows = 0
     for batch in batches:
         rows += len(batch)
-    kind_array, root_array, value_array = np.zeros(rows, np.int8), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    kind_array, root_array, value_array = np.empty(rows, np.int8), np.empty(rows, np.int64), np.zeros(rows, np.int64)
     task_array, message_array = np.zeros(rows, np.int32), np.zeros(rows, np.int64)
     cdef int8_t[::1] kind = kind_array
     cdef int64_t[::1] root = root_array
     cdef int64_t[::1] value = value_array
     cdef int32_t[::1] task = task_array
     cdef int64_t[::1] message = message_array
-    cdef Py_ssize_t row = 0
-    cdef size_t index
-    cdef Track track
+    cdef Py_ssize_t row = 0, index, count
+    cdef const Track* tracks
+    cdef const Ok* oks
     for batch in batches:
-        for index in range(batch.tracks.size()):
-            track = batch.tracks[index]
-            kind[row] = TRACK
-            root[row] = track.root_id
-            value[row] = track.value
-            task[row] = <int32_t>track.task
-            message[row] = track.message_id
-            row += 1
-        for index in range(batch.oks.size()):
-            kind[row] = OK
-            root[row] = batch.oks[index].root_id
-            value[row] = batch.oks[index].value
-            row += 1
+        if len(batch) > rows - row:
+            raise ValueError("a batch has grown meanwhile")
+        tracks, count = batch.tracks.data(), <Py_ssize_t>batch.tracks.size()
+        for index in range(count):
+            kind[row + index] = TRACK
+            root[row + index] = tracks[index].root_id
+            value[row + index] = tracks[index].value
+            task[row + index] = <int32_t>tracks[index].task
+            message[row + index] = tracks[index].message_id
+        row += count
+        oks, count = batch.oks.data(), <Py_ssize_t>batch.oks.size()
+        for index in range(count):
+            kind[row + index] = OK
+            root[row + index] = oks[index].root_id
+            value[row + index] = oks[index].value
+        row += count
         for root_id, _ in batch.failures:
             kind[row] = FAIL
             root[row] = root_id
             row += 1
-        for index in range(batch.resets.size()):
+        for index in range(<Py_ssize_t>batch.resets.size()):
             kind[row] = RESET_TIMEOUT
             root[row] = batch.resets[index]
             row += 1

@@ -248,6 +248,16 @@ def test_an_output_of_two_parents_of_one_tree_does_not_cancel_itself():
     assert sorted(Seen.acked) == list(range(10)) and len(Seen.rows) == 20
 
 
+def test_a_row_that_has_led_to_others_needs_no_message():
+    """One message of the spout for each row, and one of the last bolt for the rows of each tree."""
+    shape = topology(Words, Twice, KeepRows, par=1)
+    with Scheduler.of(shape, seed=2, no_restart=True) as scheduler:
+        scheduler.drain()
+        figures = scheduler.runtime.stats()
+    (acker,) = [task for task in figures.tasks if task.kind == "acker"]
+    assert len(Seen.acked) == ROWS and 2 * ROWS <= acker.executed < 2.5 * ROWS
+
+
 @pytest.mark.parametrize("grouping", [Grouping.all, Grouping.fields("n"), Grouping.shuffle], ids=str)
 def test_several_anchors_reach_all_tasks(grouping):
     specs = {"words": Words.spec()}

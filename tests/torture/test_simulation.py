@@ -310,7 +310,7 @@ def test_plans_with_batches_have_them_and_threads_keep_the_promises_too():
 @pytest.mark.parametrize("bug", ["parents", "failures", "again"])
 def test_bugs_of_batches_are_noticed(bug, monkeypatch):
     if bug == "parents":  # an id that is in no ack val
-        monkeypatch.setattr(batch_collectors, "xor_at", lambda ack_vals, positions, ids: None)
+        monkeypatch.setattr(batch_collectors, "output_ids", lambda left, positions, take: take(positions.size))
     elif bug == "failures":
         settle = batch_collectors.ArrowBoltCollector.settle
         monkeypatch.setattr(

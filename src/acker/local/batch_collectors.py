@@ -1,23 +1,24 @@
 """The collector of an ArrowBolt, which emits, acks and fails rows as columns.
 
 Outputs of `process_rows` are held back until it returns: if it raises, they are dropped, and it is called again for
-parts of its batch. Each delivery of an output row takes a new tuple id for each pair of a parent and a tree, as each
-delivery of a tuple does for each anchor.
+parts of its batch. Each delivery of an output row has a tuple id for each pair of a parent and a tree, as each delivery
+of a tuple has for each anchor. These ids are new, but for the last one below each input: that is chosen so that their
+xor is the input's own id. So an input that has led to anything needs no OK.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from acker._flow import Route, xor_at
+from acker._flow import Route, output_ids, xor_at
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, TopologyError
 from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows
 from acker.local.collectors import LocalBoltCollector
 from acker.observe.reasons import Reason
-from acker.topology.anchors import Anchors, Int64s, Parents, by_root, join, spread, starts_of
+from acker.topology.anchors import Anchors, Int64s, Parents, by_row, spread, starts_of
 from acker.topology.arrow_columns import read_parents
 from acker.topology.bad_rows import RowFault
 from acker.topology.tuple_batch import TupleBatch
@@ -33,6 +34,24 @@ class Emission(NamedTuple):
     columns: pa.RecordBatch
     parents: Parents | None
     parts: list[TaskRows]
+
+
+class _Edges(NamedTuple):
+    """The pairs of an output row of one task and a tree of one of its parents.
+
+    Attributes
+    ----------
+    anchor : (k,) int64
+        Which of the ids of the input batch is that of the parent in the tree.
+    output : (k,) int64, or None
+        The output row; None: each has one edge, in their order.
+    """
+
+    anchor: Int64s
+    output: Int64s | None
+
+
+_NO_EDGES: Final = _Edges(np.empty(0, np.int64), None)
 
 
 class BatchCall:
@@ -63,7 +82,7 @@ class BatchCall:
         self._given: Int64s | None = None
         self._mark = 0
         self._is_failed = np.zeros(rows, bool)
-        self._is_parent = np.zeros(rows, bool)
+        self._parents: list[Int64s] = []
 
     def give(self, rows: Int64s | None) -> None:
         """Take note that user code is given some of the rows; None: all."""
@@ -93,12 +112,12 @@ class BatchCall:
     def add(self, emission: Emission) -> None:
         """Add rows; refuse those with a parent that has failed."""
         if emission.parents is not None:
-            bad = np.flatnonzero(self._is_failed[emission.parents.row])
+            bad = np.flatnonzero(self._is_failed[emission.parents.row]) if self.failed else _NO_EDGES.anchor
             if bad.size:
                 output, row = int(emission.parents.output[bad[0]]), int(emission.parents.row[bad[0]])
                 raise ArgumentValueError(f"parents: input row {row} has failed and is a parent of output row {output}")
             if self.sole_parent is None:  # else it may still fail
-                self._is_parent[emission.parents.row] = True
+                self._parents.append(emission.parents.row)
         self.emissions.append(emission)
 
     def fail(self, rows: Any, reason: Any) -> None:
@@ -110,7 +129,7 @@ class BatchCall:
             reasons = list(reason)
         else:
             reasons = [reason] * found.size
-        parents = found[self._is_parent[found]]
+        parents = found[np.isin(found, np.concatenate(self._parents))] if self._parents else found[:0]
         if parents.size:
             raise ArgumentValueError(f"fail_rows: row {parents[0]} is a parent of what was emitted")
         self._is_failed[found] = True
@@ -190,7 +209,7 @@ class ArrowBoltCollector(LocalBoltCollector):
             pairs = None if call is None else self._parents_of(parents, read.num_rows, call)
             emission = Emission(route, read, pairs, batches.split(read, direct))
             if call is None:
-                self.deliver(emission, None, None)
+                self._send(emission, [TupleBatch(route.source, part.columns) for part in emission.parts])
             else:
                 call.add(emission)
         except (ArgumentTypeError, ArgumentValueError) as error:
@@ -238,66 +257,74 @@ class ArrowBoltCollector(LocalBoltCollector):
                 f"{self.component}: {what} from another thread; call it in process_rows(), process_tick() or activate()"
             )
 
-    def deliver(self, emission: Emission, batch: TupleBatch | None, ack_vals: Int64s | None) -> None:
-        """Send emitted rows to their tasks.
+    def deliver(self, call: BatchCall, batch: TupleBatch, left: Int64s) -> None:
+        """Send what a call of `process_rows` has emitted.
 
         Parameters
         ----------
-        emission : Emission
-        batch : TupleBatch, optional
-            The rows that `parents` are of.
-        ack_vals : (m,) int64, optional
-            The ack val of each row of the batch in each of its trees; gets the ids of what is sent.
+        call : BatchCall
+        batch : TupleBatch
+            Its rows.
+        left : (m,) int64
+            The tuple ids of the rows; becomes what their OKs have to say, of those that emitted anything 0.
         """
+        if self._sampler is None and _goes_on(call, batch):
+            (emission,) = call.emissions
+            source, columns = emission.route.source, emission.columns
+            self._send(emission, [TupleBatch(source, columns, batch.root_ids, batch.tuple_ids)])
+            left[:] = 0
+            return
+        edges = [_edges_of(part, emission, batch) for emission in call.emissions for part in emission.parts]
+        anchor = edges[0].anchor if len(edges) == 1 else np.concatenate([_NO_EDGES.anchor, *(e.anchor for e in edges)])
+        ids = self._ids_of_outputs(left, anchor)
+        begin, remaining = 0, iter(edges)
+        for emission in call.emissions:
+            sent = []
+            for part in emission.parts:
+                of_part = next(remaining)
+                end = begin + of_part.anchor.size
+                sent.append(_joined(part.columns, emission.route.source, of_part, batch, ids[begin:end]))
+                begin = end
+            self._send(emission, sent)
+
+    def _ids_of_outputs(self, left: Int64s, anchor: Int64s) -> Int64s:
+        if self._sampler is None:
+            return output_ids(left, anchor, self.take_ids)
+        # A trace knows the tuples of a tree by their ids, so the outputs get none that an input has.
+        ids = self.take_ids(anchor.size)
+        xor_at(left, anchor, ids)
+        return ids
+
+    def _send(self, emission: Emission, sent: Sequence[TupleBatch]) -> None:
         route, columns, _, parts = emission
-        for part in parts:
-            sent = self._joined(part, emission, batch, ack_vals)
-            self.output.put_batches([(part.outlet, sent)])
-            if self._sampler is not None and sent.root_ids is not None:
-                self._sampler.record_rows(sent.anchors(), part.outlet.task, self.component)
+        for part, rows in zip(parts, sent, strict=True):
+            self.output.put_batches([(part.outlet, rows)])
+            if self._sampler is not None and rows.root_ids is not None:
+                self._sampler.record_rows(rows.anchors(), part.outlet.task, self.component)
         route.emitted += columns.num_rows
         if self._hooks:
             self._tell_emits(route, columns, parts)
 
-    def _joined(
-        self, part: TaskRows, emission: Emission, batch: TupleBatch | None, ack_vals: Int64s | None
-    ) -> TupleBatch:
-        """Return the rows of one task, in the trees of their parents."""
-        source, columns, parents = emission.route.source, part.columns, emission.parents
-        if parents is None or batch is None or ack_vals is None or batch.root_ids is None or not parents.row.size:
-            return TupleBatch(source, columns)
-        outputs = emission.columns.num_rows
-        if batch.starts is None and parents.row.size == outputs and bool((parents.output == np.arange(outputs)).all()):
-            positions = parents.row[part.rows]
-            ids = self.take_ids(positions.size)
-            xor_at(ack_vals, positions, ids)
-            return TupleBatch(source, columns, batch.root_ids[positions], ids)
-        emitted, anchors = join(
-            batch.anchors(),
-            _of_rows(parents, part.rows, outputs),
-            columns.num_rows,
-            lambda anchor, _: self.take_ids(anchor.size),
-        )
-        ack_vals ^= emitted
-        return TupleBatch.of_anchors(source, columns, anchors)
-
-    def settle(self, batch: TupleBatch, ack_vals: Int64s, failed: dict[int, Reason]) -> None:
-        """Ack the rows of a batch, without those that failed."""
-        anchors = batch.anchors()
-        if not failed:
-            self.ack_sender.ack_rows(*by_root(anchors.root_id, anchors.tuple_id ^ ack_vals))
-        else:
-            is_failed = np.zeros(len(batch), bool)
-            is_failed[list(failed)] = True
-            good = ~is_failed[anchors.row_of_each()]
-            self.ack_sender.ack_rows(*by_root(anchors.root_id[good], (anchors.tuple_id ^ ack_vals)[good]))
-            for row, reason in failed.items():
-                ids = slice(int(anchors.starts[row]), int(anchors.starts[row + 1]))
-                self.ack_sender.fail(anchors.root_id[ids].tolist(), reason)
+    def settle(self, batch: TupleBatch, left: Int64s, failed: dict[int, Reason]) -> None:
+        """Ack the rows of a batch, without those that failed; `left` is what their OKs have to say."""
+        if batch.root_ids is not None:
+            self._settle_trees(batch, batch.root_ids, left, failed)
         self.acked += len(batch) - len(failed)
         self.failed += len(failed)
         if self.has_observers:
-            self._tell_settled(batch, anchors, failed)
+            self._tell_settled(batch, batch.anchors(), failed)
+
+    def _settle_trees(self, batch: TupleBatch, root_ids: Int64s, left: Int64s, failed: dict[int, Reason]) -> None:
+        if not failed:
+            self.ack_sender.ack_rows(root_ids, left)
+            return
+        anchors = batch.anchors()
+        is_failed = np.zeros(len(batch), bool)
+        is_failed[list(failed)] = True
+        good = ~is_failed[anchors.row_of_each()]
+        self.ack_sender.ack_rows(root_ids[good], left[good])
+        for row, reason in failed.items():
+            self.ack_sender.fail(root_ids[batch.bounds(row, row + 1)].tolist(), reason)
 
     def _tell_settled(self, batch: TupleBatch, anchors: Anchors, failed: dict[int, Reason]) -> None:
         if self._sampler is not None:
@@ -331,3 +358,44 @@ def _of_rows(parents: Parents, rows: slice | Int64s, outputs: int) -> Parents:
     taken = counts[chosen]
     row = parents.row[spread(starts_of(counts)[chosen], taken)]
     return Parents(np.repeat(np.arange(chosen.size), taken), row)
+
+
+def _edges_of(part: TaskRows, emission: Emission, batch: TupleBatch) -> _Edges:
+    """Return the edges of the rows of one task."""
+    parents = emission.parents
+    if parents is None or batch.root_ids is None or not parents.row.size:
+        return _NO_EDGES
+    outputs = emission.columns.num_rows
+    is_simple = parents.row.size == outputs and (parents.output is parents.row or _are_all(parents.output, outputs))
+    if batch.starts is None and is_simple:
+        return _Edges(parents.row[part.rows], None)
+    pairs = _of_rows(parents, part.rows, outputs)
+    starts = batch.anchors().starts
+    counts = np.diff(starts)[pairs.row]
+    return _Edges(spread(starts[pairs.row], counts), np.repeat(pairs.output, counts))
+
+
+def _goes_on(call: BatchCall, batch: TupleBatch) -> bool:
+    """Return whether each row has one output, for the same task, so that it is the same tuple for an acker."""
+    if batch.root_ids is None or batch.starts is not None or len(call.emissions) != 1:
+        return False
+    ((_, _, parents, parts),) = call.emissions
+    if parents is None or parents.output is not parents.row or len(parts) != 1:
+        return False
+    rows = parts[0].rows
+    return isinstance(rows, slice) and rows == ALL_ROWS and parents.row.size == len(batch)
+
+
+def _are_all(rows: Int64s, count: int) -> bool:
+    """Return whether rows are 0, 1, 2 and so on."""
+    return bool((rows == np.arange(count)).all())
+
+
+def _joined(columns: pa.RecordBatch, source: Any, edges: _Edges, batch: TupleBatch, ids: Int64s) -> TupleBatch:
+    """Return rows in the trees of their parents."""
+    if batch.root_ids is None or not edges.anchor.size:
+        return TupleBatch(source, columns)
+    root_ids = batch.root_ids[edges.anchor]
+    if edges.output is None:
+        return TupleBatch(source, columns, root_ids, ids)
+    return TupleBatch.of_anchors(source, columns, by_row(edges.output, root_ids, ids, columns.num_rows))

@@ -219,7 +219,7 @@ class BatchRoute:
         """Return columns that fit as they are as a batch; None if any does not."""
         import pyarrow as pa
 
-        found = [columns.get(name) for name in schema.names]
+        found: list[Any] = [columns.get(name) for name in schema.names]
         if len(columns) != len(found) or not found:
             return None
         for column, entry in zip(found, schema, strict=True):

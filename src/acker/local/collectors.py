@@ -21,9 +21,9 @@ import numpy as np
 
 from acker._engine.ids import IdGenerator
 from acker._engine.protocol import Outcome
-from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter, xor_at
+from acker._flow import AckSender, BoltEmitter, Emitter, Outlet, PendingTuple, Route, SpoutEmitter, output_ids
 from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError, TupleStateError
-from acker.local.batch_routes import BatchRoute, TaskRows, emits_to
+from acker.local.batch_routes import ALL_ROWS, BatchRoute, TaskRows, emits_to
 from acker.local.clock import Clock
 from acker.local.hooks import Hook, check_hook
 from acker.local.inputs import inputs_of, set_inputs
@@ -45,6 +45,8 @@ from acker.topology.tuples import Tuple, row_of
 _MESSAGE_IDS_A_LIFE = 2**40
 
 _NS_PER_MS = 1_000_000
+
+_NO_ROWS = np.empty(0, np.int64)
 
 logger = logging.getLogger("acker.local")
 
@@ -423,20 +425,32 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
 
     def send_rows(self, route: Route, parts: Sequence[TaskRows], values: Int64s, root_ids: Int64s | None) -> None:
         """Send rows to their tasks, in trees of these root ids, if any; put the ack vals of TRACKs into `values`."""
-        sent: list[tuple[Outlet, TupleBatch]] = []
-        for part in parts:
-            if root_ids is None:
-                sent.append((part.outlet, TupleBatch(route.source, part.columns)))
-                continue
-            tuple_ids = self.take_ids(part.columns.num_rows)
-            if isinstance(part.rows, slice):
-                values[part.rows] ^= tuple_ids
-            else:  # A custom grouping may send a row to one task twice.
-                xor_at(values, part.rows, tuple_ids)
-            sent.append((part.outlet, TupleBatch(route.source, part.columns, root_ids[part.rows], tuple_ids)))
+        if root_ids is None:
+            sent = [(part.outlet, TupleBatch(route.source, part.columns)) for part in parts]
+        else:
+            sent = self._in_trees(route, parts, values, root_ids)
         self.output.put_batches(sent)
         route.emitted += values.size
         self.emit_count += 1
+
+    def _in_trees(
+        self, route: Route, parts: Sequence[TaskRows], values: Int64s, root_ids: Int64s
+    ) -> list[tuple[Outlet, TupleBatch]]:
+        """Return rows in trees of these root ids. The tuple ids of a tree xor to its root id, which is not 0."""
+        if len(parts) == 1 and isinstance(parts[0].rows, slice) and parts[0].rows == ALL_ROWS:
+            values[:] = root_ids
+            return [(parts[0].outlet, TupleBatch(route.source, parts[0].columns, root_ids, root_ids))]
+        # A custom grouping may send a row to one task twice.
+        places = [np.arange(values.size)[part.rows] for part in parts]
+        left = root_ids.copy()
+        ids = output_ids(left, np.concatenate([_NO_ROWS, *places]), self.take_ids)
+        values[:] = root_ids ^ left
+        sent, begin = [], 0
+        for part, rows in zip(parts, places, strict=True):
+            tuple_ids = ids[begin : begin + rows.size]
+            sent.append((part.outlet, TupleBatch(route.source, part.columns, root_ids[rows], tuple_ids)))
+            begin += rows.size
+        return sent
 
     def untold_ids(self) -> Iterator[Hashable]:
         """Yield the tuple ids whose outcome the spout has not heard. Any thread may call it."""
@@ -455,7 +469,10 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         """Take the outcomes of rows of batches, for `batch_outcomes`; return those of tuples."""
         only = self._only_batch(columns)
         if only is not None:
-            self._arrive_at(only, columns, np.ones(len(columns), bool))
+            if (columns.outcomes == Outcome.ACKED).all():
+                self.batch_outcomes.append(BatchOutcome(only, columns.message_ids - only.first))
+            else:
+                self._arrive_at(only, columns, np.ones(len(columns), bool))
             return []
         firsts = np.fromiter(self.open_batches, np.int64, len(self.open_batches))
         place = np.searchsorted(firsts, columns.message_ids, "right") - 1
@@ -490,11 +507,15 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         if outcome.settled:
             told: Any = outcome.reasons
             return outcome.rows, None if told is None else list(told)
-        batch, is_open = outcome.batch, outcome.batch.are_open(outcome.rows)
-        rows = outcome.rows[is_open]
-        self.late += int(outcome.rows.size - rows.size)
+        batch = outcome.batch
         elapsed_ns = self._clock.now_ns() - batch.emitted_ns
-        batch.close(rows)
+        if outcome.outcomes is None:
+            rows = batch.close_open(outcome.rows)
+        else:
+            is_open = batch.are_open(outcome.rows)
+            rows = outcome.rows[is_open]
+            batch.close(rows)
+        self.late += int(outcome.rows.size - rows.size)
         if batch.first >= 0:
             self.pending_rows -= rows.size
             if not batch.open_count:

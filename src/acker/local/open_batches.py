@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from acker._flow import close_rows
 from acker.observe.reasons import Reason
 from acker.topology.anchors import Int64s
 from acker.topology.arrow_columns import take
@@ -112,6 +113,12 @@ class OpenBatch:
             is_first[np.unique(rows, return_index=True)[1]] = True
             found &= is_first
         return found
+
+    def close_open(self, rows: Int64s) -> Int64s:
+        """Take note that the trees of some rows have ended; return those that were open, each once."""
+        closed = close_rows(self.is_open.view(np.uint8), rows)
+        self.open_count -= closed.size
+        return closed
 
     def close(self, rows: Int64s) -> None:
         """Take note that the trees of some open rows have ended."""

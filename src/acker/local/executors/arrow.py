@@ -78,16 +78,14 @@ class ArrowBoltTask(BoltTask):
         collector.count(_BATCHES)
         since_ns = self._clock.now_ns()
         good, bad = self._call(batch)
-        ack_vals = np.zeros(0 if batch.root_ids is None else batch.root_ids.size, np.int64)
+        left = np.empty(0, np.int64) if batch.tuple_ids is None else batch.tuple_ids.copy()
         for begin, _, call in good:
             bad.update((begin + row, fault) for row, fault in call.faults.items())
         failed = {row: self._reason(fault) for row, fault in bad.items()}
         for begin, end, call in good:
-            part = batch.slice(begin, end)
-            for emission in call.emissions:
-                collector.deliver(emission, part, ack_vals[batch.bounds(begin, end)])
+            collector.deliver(call, batch.slice(begin, end), left[batch.bounds(begin, end)])
             failed.update((begin + row, reason) for row, reason in call.failed.items())
-        collector.settle(batch, ack_vals, failed)
+        collector.settle(batch, left, failed)
         collector.latency.record((self._clock.now_ns() - since_ns) // rows, rows)
         by_fault: dict[int, list[int]] = {}
         for row, fault in bad.items():
