@@ -24,8 +24,9 @@ COLUMNS, UNTRACKED, POLARS = "columns", "columns, untracked", "Polars"
 _ROWS: Final = 4_000_000
 _KEYS: Final = 1000
 _PARTS_MAX: Final = 4
-_BATCH_ROWS: Final = 32_768
-_PENDING: Final = 8 * _BATCH_ROWS
+# Python works for each batch: with half as many rows its part is half as large again.
+_BATCH_ROWS: Final = 65_536
+_PENDING: Final = 4 * _BATCH_ROWS
 _LEAST: Final = 0.25
 
 

@@ -39,6 +39,8 @@ _ROWS: Final = "user.rows"
 _BATCH_ROWS: Final = 8192
 _KEYS: Final = 1000
 _PAIRS_MAX: Final = 5
+# The JVM goes on compiling for several rounds, and the sides that it has no part in do not wait for it.
+_WARM_UP_PAIRS: Final = 6
 
 
 class Count(ArrowBolt):
@@ -181,7 +183,7 @@ def _alternate(scale: Scale, sides: dict[str, Callable[[Any], int]], expected: i
     def check(side: str, _: Any, found: int) -> None:
         expect(f"rows counted, {side}", found, expected)
 
-    warm_up = 2 if scale.divisor == 1 else 1
+    warm_up = _WARM_UP_PAIRS if scale.divisor == 1 else 1
     return Alternation(sides, check, wall_ns).run([None] * (min(scale.pairs, _PAIRS_MAX) + warm_up), warm_up)
 
 
