@@ -11,7 +11,7 @@ import pytest
 from acker import ArgumentValueError, SourceError
 from acker.connectors import DeadLetterFile, DeadLetters, Letter, Outgoing
 from acker.connectors.dead_letter_file import FileLetters
-from acker.connectors.source import Delivery
+from acker.connectors.source import Delivery, Origin
 from acker.testing.connectors import MemoryPublisher
 
 
@@ -193,8 +193,8 @@ def test_bytes_in_headers_come_back_as_their_text(tmp_path):
     assert letter.headers == {"colour": "grün"}
 
 
-def letter(headers, value=b"lamp"):
-    return Letter.of(Delivery("place/1", value, headers, 1, None, None))
+def letter(headers, value=b"lamp", lies_at=Origin()):  # noqa: B008
+    return Letter.of(Delivery("place/1", value, headers, 1, None, None), lies_at)
 
 
 def test_a_letter_says_what_its_headers_say_and_keeps_those_of_the_message():
@@ -226,6 +226,18 @@ def test_a_letter_says_what_its_headers_say_and_keeps_those_of_the_message():
 def test_a_letter_of_somebody_else_has_no_age_and_no_reason(headers):
     found = letter(headers)
     assert (found.reason, found.attempts, found.time, found.age_secs(), found.to) == ("", None, None, None, None)
+
+
+def test_properties_are_those_of_the_letter_only_if_a_broker_has_moved_the_message():
+    lies_at, told = Origin("dead", properties={"type": "order"}), {"acker-reason": "failed"}
+    assert letter({}, lies_at=lies_at).properties == {"type": "order"}
+    assert letter(told, lies_at=lies_at).properties == letter(told).properties == {}
+    assert letter({**told, "acker-properties": '{"priority": 3}'}, lies_at=lies_at).properties == {"priority": 3}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "null", "[" * 100_000])
+def test_damaged_properties_are_none(text):
+    assert letter({"acker-properties": text}).properties == {}
 
 
 def test_the_id_of_a_letter_is_made_of_what_no_delivery_changes():

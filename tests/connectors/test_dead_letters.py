@@ -164,6 +164,20 @@ def test_a_dead_letter_says_what_happened_and_where_it_came_from():
     assert letter == Outgoing(b"7", headers=own)
     letter = dead_letter_of(attempt_of(7), "RabbitMQ queue 'jobs'", Origin("jobs", b"k"), NOON)
     assert letter == Outgoing(b"7", headers={**own, "acker-to": "jobs", "acker-to-key": "k"})
+    letter = dead_letter_of(
+        attempt_of(7), "RabbitMQ queue 'jobs'", Origin(properties={"type": b"t", "priority": 3}), NOON
+    )
+    assert letter == Outgoing(b"7", headers={**own, "acker-properties": '{"type": "t", "priority": 3}'})
+
+
+def test_the_letter_of_a_copied_letter_has_nothing_of_the_old_one():
+    attempt = attempt_of(7)
+    attempt.delivery.headers.update({"acker-to": "old", "acker-to-key": "k", "acker-properties": "{}"})
+    letter = dead_letter_of(attempt, "RabbitMQ queue 'jobs'", Origin(), NOON)
+    assert letter.headers.keys() == {
+        "a",
+        *(f"acker-{name}" for name in ("reason", "attempts", "key", "source", "time")),
+    }
 
 
 @pytest.mark.parametrize("key", [b"k", b"", b"\xff\x00", "größer".encode(), b"base64:aGE=", b"base64:", b"a\nb"])

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from acker import SourceError
-from acker.connectors import Consumer, DeadLetters, Outgoing
+from acker.connectors import Consumer, DeadLetterFile, DeadLetters, Outgoing
 from acker.connectors.redis_streams import RedisStreamsPublisher
 from acker.testing.connectors import MemoryPublisher
 from tests.marks import slow
@@ -293,6 +293,34 @@ class TestRabbitMQ(OneOfEachKind):
         from acker.connectors.rabbitmq import RabbitMQ
 
         return RabbitMQ(self.url, self.name, declare=self.declare)
+
+    @pytest.mark.parametrize("way", ["a publisher", "a file", "the broker"])
+    def test_a_letter_keeps_the_properties_of_its_message(self, tmp_path, way):
+        from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
+
+        texts = {name: f"the {name}" for name in ("content_type", "correlation_id", "reply_to", "message_id", "type")}
+        kept = {**texts, "content_encoding": "gzip", "priority": 3, "timestamp": 1_700_000_000, "app_id": "shop"}
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{self.name}-dead"}
+        options = {"declare": {"durable": True, "arguments": arguments}}
+        place = made(self.place) if way != "a file" else DeadLetterFile(tmp_path / "letters")
+        place.open()  # it declares the queue
+        place.close()
+        queue = RabbitMQPublisher(self.url, routing_key=f"{self.name}-from", **options)
+        self.publish(queue, [Outgoing(b"lamp", properties={**kept, "expiration": "3600000", "delivery_mode": 1})])
+
+        def consumer():
+            source = RabbitMQ(self.url, f"{self.name}-from", **options)
+            return Consumer(source, attempts_max=1, dead_letters="broker" if way == "the broker" else place)
+
+        consumer().run(lambda message: message.fail(), threads=1, until="empty")
+        report = consumer().letters(place).retry()
+        assert ([letter.properties for letter in report.letters], report.refused) == ([kept], [])
+        taken = []
+        consumer().run(taken.append, threads=1, until="empty")
+        assert [message.key for message in taken] == [f"{self.name}-from/the message_id"]
+        found = taken[0].raw.properties
+        assert {name: getattr(found, name) for name in kept} == kept
+        assert (found.expiration, found.delivery_mode, found.headers) == (None, 2, None)
 
 
 @pytest.mark.slow

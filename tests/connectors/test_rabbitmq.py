@@ -959,6 +959,28 @@ def test_exactly_those_that_lead_to_no_queue_fail(channel, queue, publisher):
     assert len(left_in(channel, queue)) == 500 - len(failed(results))
 
 
+def test_one_that_leads_to_no_queue_fails_though_others_have_its_message_id(channel, queue, publisher):
+    """Those may fail too: the broker tells only the id of what it returns."""
+    ids = ["x", b"x", "\xff", b"\xff", None]
+    lost = [Outgoing(b"lost", to="nowhere", properties={"message_id": each}) for each in ids]
+    others = [Outgoing(b"kept", properties={"message_id": each}) for each in ("x", "y", "")]
+    found = failed(publisher.publish([*others, *lost]))
+    assert set(range(3, 8)) <= set(found) and 1 not in found
+    assert left_in(channel, queue) == [b"kept"] * 3
+
+
+def test_a_key_becomes_a_header_and_properties_are_those_of_the_message(channel, queue, publisher):
+    properties = {"correlation_id": "7", "priority": 3, "message_id": "mine"}
+    messages = [Outgoing(b"1", b"k", properties=properties), Outgoing(b"2", b"\xff", {"key": "old"}), Outgoing(b"3")]
+    assert publisher.publish(messages) == [None] * 3
+    found = [channel.basic_get(queue, auto_ack=True)[1] for _ in range(3)]
+    assert [each.headers for each in found] == [{"key": "k"}, {"key": b"\xff"}, None]
+    assert [each.correlation_id for each in found] == ["7", None, None] and found[0].priority == 3
+    assert found[0].message_id == "mine" and found[1].message_id != found[2].message_id
+    bad = [{"colour": "red"}, {"headers": {}}, {"priority": "high"}, {"priority": 1000}, {"type": "t" * 300}]
+    assert failed(publisher.publish([Outgoing(b"x", properties=each) for each in [*bad, {}]])) == list(range(5))
+
+
 def test_exactly_those_that_cannot_be_written_fail(channel, queue, publisher):
     bad = [{"a": object()}, {"a": 2**70}, {"a" * 300: 1}]
     results = publisher.publish([Outgoing(b"x", headers=each) for each in ({}, *bad, {"b": 1})])

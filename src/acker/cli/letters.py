@@ -154,5 +154,6 @@ def _as_json(letter: Letter) -> dict[str, Any]:
         "reason": letter.reason,
         "to": letter.to,
         "headers": {name: header_json(value) for name, value in letter.headers.items()},
+        **({"properties": dict(letter.properties)} if letter.properties else {}),
         **value_json(letter.value),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import logging
 import queue
 import threading
@@ -45,7 +46,11 @@ def dead_letter_of(attempt: Attempt, source: str, origin: Origin, now: datetime)
         own[headers.TO] = origin.to
     if origin.key is not None:
         own[headers.TO_KEY] = key_text(origin.key)
-    return Outgoing(delivery.value, headers={**delivery.headers, **own})
+    if origin.properties:
+        own[headers.PROPERTIES] = json.dumps(origin.properties, default=headers.header_text)
+    # A copy of an older letter has such headers, too.
+    kept = {name: each for name, each in delivery.headers.items() if name not in headers.LETTER_HEADERS}
+    return Outgoing(delivery.value, headers={**kept, **own})
 
 
 def key_text(key: bytes) -> str:

@@ -13,7 +13,8 @@ SOURCE: Final = "acker-source"  # the name of the source that it came from
 TIME: Final = "acker-time"  # when it was written, in UTC
 TO: Final = "acker-to"  # the queue, topic or table that it came from, as `Outgoing.to`
 TO_KEY: Final = "acker-to-key"  # the broker's own key of the message, as `Outgoing.key`
-LETTER_HEADERS: Final = frozenset((REASON, ATTEMPTS, KEY, SOURCE, TIME, TO, TO_KEY))
+PROPERTIES: Final = "acker-properties"  # as `Outgoing.properties`, in JSON
+LETTER_HEADERS: Final = frozenset((REASON, ATTEMPTS, KEY, SOURCE, TIME, TO, TO_KEY, PROPERTIES))
 # The token of a message that is a job of a tree elsewhere.
 TOKEN: Final = "acker"
 # RabbitMQ adds these to what it delivers. In a message that is published again they would count as its past.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from acker.connectors import headers
 from acker.connectors.dead_letters import key_of_text
 from acker.connectors.options import check_secs, check_whole
 from acker.connectors.publisher import Outgoing, Publisher
-from acker.connectors.source import Delivery, Silence, Source
+from acker.connectors.source import Delivery, Origin, Silence, Source
 from acker.connectors.stored_messages import StoredMessages
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, PublishError, SourceError
 
@@ -46,7 +47,8 @@ class Letter:
         When it was written.
     to : str or None
     to_key : bytes or None
-        Where it came from: see `Origin`.
+    properties : mapping of str to Any
+        Where it came from, and what the broker knew of it there: see `Origin`.
     """
 
     letter_id: str
@@ -59,10 +61,11 @@ class Letter:
     time: datetime | None
     to: str | None
     to_key: bytes | None
+    properties: Mapping[str, Any]
 
     @classmethod
-    def of(cls, delivery: Delivery) -> Self:
-        """Return the letter that was read from where it lies."""
+    def of(cls, delivery: Delivery, lies_at: Origin) -> Self:
+        """Return the letter that was read from where it lies. One that the broker has moved there is as it came."""
         own = {name: headers.header_text(value) for name, value in delivery.headers.items()}
         told = {name: own[name] for name in sorted(headers.LETTER_HEADERS & own.keys())}
         to_key = told.get(headers.TO_KEY)
@@ -77,6 +80,7 @@ class Letter:
             _time_of(told.get(headers.TIME, "")),
             told.get(headers.TO),
             None if to_key is None else key_of_text(to_key),
+            _properties_of(told.get(headers.PROPERTIES, "{}")) if told else lies_at.properties or {},
         )
 
     def age_secs(self, now: datetime | None = None) -> float | None:
@@ -89,6 +93,14 @@ def _count_of(text: str) -> int | None:
         return int(text) if text.isdecimal() else None
     except ValueError:  # thousands of digits, of a stranger's message in a dead-letter exchange
         return None
+
+
+def _properties_of(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _time_of(text: str) -> datetime | None:
@@ -188,7 +200,8 @@ class DeadLetters:
     def retry(self, where: Where | None = None, *, to: Publisher | None = None) -> LettersReport:
         """Publish letters again, and remove each when the broker has confirmed it; see `find`.
 
-        Body, key and headers are those of the message as it came. Headers that acker and brokers added are left out.
+        Body, key, headers and properties are those of the message as it came. Headers that acker and brokers added are
+        left out, and of RabbitMQ's properties those that could lose it: ``expiration``, ``delivery_mode``, ``user_id``.
 
         Parameters
         ----------
@@ -211,7 +224,9 @@ class DeadLetters:
             visit.check_removal()
             held = visit.held(found)
             copies = [
-                Outgoing(letter.value, letter.to_key, letter.headers, letter.to if is_origin else None)
+                Outgoing(
+                    letter.value, letter.to_key, letter.headers, letter.to if is_origin else None, letter.properties
+                )
                 for _, letter in held
             ]
             errors = target.publish(copies)
@@ -247,7 +262,7 @@ class DeadLetters:
             for deliveries in visit.batches():
                 found = []
                 for delivery in deliveries:
-                    letter = Letter.of(delivery)
+                    letter = Letter.of(delivery, source.origin(delivery))
                     if self._source is not None and letter.source not in ("", self._source.name):
                         report.others += 1
                     elif where is None or where(letter):

@@ -30,17 +30,21 @@ class Outgoing:
     ----------
     value : bytes
     key : bytes, optional
-        The key of the message, for brokers that choose a partition by it.
+        Kafka chooses the partition by it, and SQS has a group for each in FIFO queues. PostgreSQL keeps it in the
+        column ``key``. In RabbitMQ, Redis Streams and NATS, which know no keys, it becomes the header ``key``.
     headers : mapping of str to str, bytes, int, float, bool or None
         A broker whose headers are texts or bytes only gets texts.
     to : str, optional
         The topic, routing key, stream or queue, instead of that of the publisher.
+    properties : mapping of str to Any, optional
+        Those that RabbitMQ has beside headers, such as ``correlation_id``; other brokers have none, and get none.
     """
 
     value: bytes
     key: bytes | None = None
     headers: Mapping[str, Any] = field(default_factory=dict)
     to: str | None = None
+    properties: Mapping[str, Any] | None = None
 
 
 class _OneThread:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -82,10 +82,13 @@ class Origin(NamedTuple):
         As `Outgoing.to`; None for the place of `Source.publisher`.
     key : bytes or None
         As `Outgoing.key`.
+    properties : mapping of str to Any, or None
+        As `Outgoing.properties`.
     """
 
     to: str | None = None
     key: bytes | None = None
+    properties: Mapping[str, Any] | None = None
 
 
 class SourceEvents(Protocol):

@@ -38,6 +38,7 @@ __all__ = [
     "RabbitMQLink",
     "decode_properties",
     "encodable",
+    "kept_properties",
     "parse_parameters",
     "pika",
     "queue_options",
@@ -410,6 +411,20 @@ _WITH_TYPE: Final = spec.BasicProperties.FLAG_CONTENT_TYPE
 _WITH_ENCODING: Final = spec.BasicProperties.FLAG_CONTENT_ENCODING
 _WITH_HEADERS: Final = spec.BasicProperties.FLAG_HEADERS
 
+# Not the headers, which a copy has as such; nor those by which the broker could drop it (``expiration``,
+# ``delivery_mode``) or refuse it (``user_id``, of another user).
+_KEPT: Final = (
+    "content_type",
+    "content_encoding",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "timestamp",
+    "type",
+    "app_id",
+)
+
 # The one header of a message whose properties are damaged.
 UNREADABLE: Final = "x-acker-unreadable-properties"
 
@@ -440,6 +455,12 @@ def decode_properties(encoded: bytes) -> Any:
     except (struct.error, LookupError, ArithmeticError, RecursionError):
         properties = spec.BasicProperties(headers={UNREADABLE: encoded})
     return properties
+
+
+def kept_properties(properties: Any) -> dict[str, Any]:
+    """Return the properties that a copy of a message has too."""
+    found = {name: getattr(properties, name) for name in _KEPT}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _decode_table(encoded: bytes) -> dict[str, Any]:

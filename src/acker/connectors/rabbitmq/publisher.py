@@ -36,13 +36,15 @@ class RabbitMQPublisher(Publisher):
         For how long `publish` waits for the confirms of its messages.
     properties : mapping, optional
         Of ``pika.BasicProperties``, such as ``{"content_type": "application/json"}``. Messages are persistent unless
-        they say ``{"delivery_mode": 1}``. The publisher sets ``message_id`` and ``headers`` itself.
+        they say ``{"delivery_mode": 1}``. `Outgoing.properties` come before these, for one message; without any, each
+        has a random ``message_id``.
     declare : "quorum" or a mapping, optional
         Declares the queue `routing_key`, for the default exchange; as for `RabbitMQ`.
 
     Notes
     -----
-    `Outgoing.key` has no meaning here. pika cannot write floats, so headers hold them as texts.
+    `Outgoing.key` becomes the header ``key``; the routing key is `Outgoing.to`. pika cannot write floats, so headers
+    hold them as texts.
 
     Nobody sends heartbeats between two calls of `publish`. If the broker has closed the connection meanwhile, the next
     call connects again.
@@ -78,6 +80,8 @@ class RabbitMQPublisher(Publisher):
         self._count = 0
         self._first_waiting = 1
         self._waiting: dict[int, int] = {}
+        # Their numbers by message id, which those of users need not differ in.
+        self._numbers: dict[bytes, list[int]] = {}
         self._results: list[Exception | None] = []
 
     def connect(self) -> None:
@@ -115,7 +119,7 @@ class RabbitMQPublisher(Publisher):
             return [PublishError(str(error)) for _ in messages]
         why = self._publish(self._link, messages, results)
         unconfirmed = list(self._waiting.values())
-        self._waiting = {}
+        self._waiting, self._numbers = {}, {}
         if not why:
             return results
         self.disconnect()
@@ -162,13 +166,13 @@ class RabbitMQPublisher(Publisher):
 
     def _write(self, channel: Any, index: int, message: Outgoing) -> None:
         number = self._count + 1
-        properties = pika.BasicProperties(
-            message_id=f"{self._prefix}-{number}",
-            headers={name: encodable(value) for name, value in message.headers.items()} or None,
-            **self._properties,
-        )
+        headers = {name: encodable(value) for name, value in message.headers.items()}
+        if message.key is not None:
+            headers["key"] = _text_of(message.key)
+        own = {"message_id": f"{self._prefix}-{number}", **self._properties, **(message.properties or {})}
         key = self._routing_key if message.to is None else message.to
         try:
+            properties = pika.BasicProperties(headers=headers or None, **own)
             channel.basic_publish(self._exchange, key, message.value, properties, mandatory=True)
         except (pika.exceptions.AMQPError, struct.error, AssertionError, TypeError, ValueError, OverflowError) as error:
             # Raised before anything is written, so that the channel still counts as this does.
@@ -178,15 +182,16 @@ class RabbitMQPublisher(Publisher):
             return
         self._count = number
         self._waiting[number] = index
+        self._numbers.setdefault(_bytes_of(own["message_id"]), []).append(number)
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
-        """Note a message that leads to no queue. Its confirm follows."""
-        prefix, _, number = str(properties.message_id).rpartition("-")
-        if prefix == self._prefix and (index := self._waiting.get(int(number))) is not None:
-            self._results[index] = PublishError(
-                f"{self.name}: no queue for routing key {method.routing_key!r}:"
-                f" {method.reply_text} ({method.reply_code})"
-            )
+        """Note a message that leads to no queue, and those with the same id. Its confirm follows."""
+        for number in self._numbers.get(_bytes_of(properties.message_id), ()):
+            if (index := self._waiting.get(number)) is not None:
+                self._results[index] = PublishError(
+                    f"{self.name}: no queue for routing key {method.routing_key!r}:"
+                    f" {method.reply_text} ({method.reply_code})"
+                )
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
@@ -214,3 +219,14 @@ class RabbitMQPublisher(Publisher):
         link, self._link = self._link, None
         if link is not None:
             link.close()
+
+
+def _text_of(key: bytes) -> str | bytes:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _bytes_of(message_id: str | bytes | None) -> bytes:
+    return message_id.encode() if isinstance(message_id, str) else message_id or b""

@@ -14,6 +14,7 @@ from acker.connectors.rabbitmq.link import (
     Parameters,
     RabbitMQLink,
     decode_properties,
+    kept_properties,
     parse_parameters,
     pika,
     queue_options,
@@ -322,9 +323,9 @@ class RabbitMQ(Source):
         channel, tag = delivery.receipt
         return channel is self._channel and tag in self._unsettled
 
-    def origin(self, delivery: Delivery) -> Origin:  # noqa: ARG002
-        """Return the queue: not the exchange, which may lead to other queues as well."""
-        return Origin(self._queue)
+    def origin(self, delivery: Delivery) -> Origin:
+        """Return the queue, not the exchange, which may lead to other queues as well; and most properties."""
+        return Origin(self._queue, properties=kept_properties(delivery.raw.properties))
 
     def publisher(self) -> Any:
         """Return a publisher to this queue, past all exchanges."""
