@@ -10,7 +10,7 @@ from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
 from acker.observe.failures import Failure, ReasonGroup
 from acker.observe.headline import Away, GivenUp, LastBatch, Limit, RunningJob, Situation, headline, stuck_ms
-from acker.observe.holders import Forgotten, Holder, SeenHolders
+from acker.observe.holders import Forgotten, Holder, HungBefore, SeenHolders
 from acker.observe.latencies import LatencyRecorder
 from acker.observe.reasons import Reason, ReasonKind
 from acker.observe.timeout_advice import TooShort
@@ -332,6 +332,27 @@ def test_an_ack_that_is_forgotten_stays_the_headline_while_trees_time_out_and_ar
     assert told(**facts, **stuck) == ("bad", f"2 trees timed out and 1 is stuck {at}{young}")
     # Calls whose messages timed out hang, and forget nothing.
     assert told(**{**facts, "too_short": None}, busy=Busy(8, 6, 6, 8, 8))[1].startswith("8 of 8 threads are busy")
+
+
+def test_calls_that_hung_until_their_messages_timed_out_stay_the_headline() -> None:
+    seen = SeenHolders()
+    call = Holder("packer_0", None, "process", 60_000, line="pay.py:31 in charge")
+    for root_id in (1, 2):
+        seen.note(root_id, [call])
+    seen.note(3, [replace(call, for_ms=100)])  # it had only begun
+    seen.note(4, [HELD])
+
+    def hung_before(*root_ids: int) -> HungBefore | None:
+        return HungBefore.of(map(ended, root_ids), seen, lambda for_ms: for_ms > 30_000)
+
+    facts = {"hung_before": hung_before(2, 1, 3), "failed": 3, "stuck": 1, "oldest_ms": 40_000}
+    was = "packer_0 was in one call with a at pay.py:31 in charge for 60 s, until that timed out."
+    assert told(**facts) == ("bad", f"2 calls hung; {was}")
+    once = {**facts, "hung_before": hung_before(1), "acked": 5}
+    assert told(**once) == ("fair", was.replace("packer_0 was", "packer_0 hung: it was"))
+    assert told(**facts, hung=[HANGS])[1].startswith("packer_0 hangs: it has been in one call")
+    assert hung_before(1, 3) is hung_before(3) is hung_before(4) is hung_before() is None
+    assert HungBefore.of([ended(1, ReasonKind.FAILED)], seen, lambda _: True) is None
 
 
 def test_trees_that_time_out_elsewhere_are_not_told_to_be_forgotten() -> None:

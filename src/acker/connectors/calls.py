@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from acker._handles import message_variable, working
 from acker.connectors.attempts import Attempt
 from acker.observe.calls import Busy, Line, UserCall, stack_of_coroutine, stack_of_thread
+from acker.observe.durations import format_duration
 from acker.observe.reasons import ReasonKind
 
 # A call, and the attempt that it works for.
@@ -205,7 +206,7 @@ class RunningCalls:
     def busy(self, open_attempts: Iterable[Attempt]) -> Busy:
         """Return how many calls run."""
         threads = self._threads()
-        pools = {id(pool): pool for _, pool, _ in threads.values()}
+        pools = _pools(threads)
         trees = [tree for tree, _, _ in threads.values()]
         trees += [tree for tree in self._trees(open_attempts) for _ in tree.tasks or ()]
         over = [tree.attempt for tree in trees if tree.attempt.state != "open"]
@@ -215,15 +216,15 @@ class RunningCalls:
             timed_out=sum(attempt.reason is not None and attempt.reason.kind is _TIMED_OUT for attempt in over),
             threads=len(threads),
             # A pool has no public names for these.
-            threads_max=sum(getattr(pool, "_max_workers", 0) for pool in pools.values()),
-            waiting=sum(queue.qsize() for pool in pools.values() if (queue := getattr(pool, "_work_queue", None))),
+            threads_max=sum(getattr(pool, "_max_workers", 0) for pool in pools),
+            waiting=sum(map(_waiting, pools)),
         )
 
     def some_wait(self, open_attempts: Sequence[Attempt], pending: int) -> bool:
         """Return whether of so many messages some wait for a call to begin, as far as is known."""
-        if self.busy(open_attempts).waiting:
-            return True
         threads = self._threads()
+        if any(map(_waiting, _pools(threads))):
+            return True
         with self._adding:
             takers = list(self._takers.values())
         trees = [tree for tree, _, _ in threads.values()] + self._trees(open_attempts)
@@ -242,11 +243,21 @@ class RunningCalls:
         most : int
             How many are returned.
         """
+        return self._calls_for(self._trees(open_attempts), now_ns, most)
+
+    def told(self, trees: Sequence[WorkedOn]) -> dict[int, str]:
+        """Return which calls run for trees that end now, in words, by the numbers of their attempts."""
+        by_number: dict[int, list[UserCall]] = {}
+        for attempt, call in self._calls_for(trees, monotonic_ns(), _NAMED_MAX) if trees else ():
+            by_number.setdefault(attempt.message_id, []).append(call)
+        return {number: _told(calls) for number, calls in by_number.items()}
+
+    def _calls_for(self, trees: Iterable[WorkedOn], now_ns: int, most: int) -> list[AttemptCall]:
         found: list[tuple[int, Attempt, Callable[[], str], Callable[[], tuple[Line, ...]]]] = [
             (since_ns, tree.attempt, partial(_thread_name, number), partial(stack_of_thread, number))
             for number, (tree, _, since_ns) in self._threads().items()
         ]
-        for tree in self._trees(open_attempts):
+        for tree in trees:
             # The time of each `spawn` is not known.
             found += [
                 (tree.attempt.since_ns, tree.attempt, task.get_name, partial(stack_of_coroutine, task.get_coro()))
@@ -303,6 +314,24 @@ def line_at(code: CodeType, instruction: int) -> Line:
     """Return the line of an instruction."""
     lines = (number for first, last, number in code.co_lines() if first <= instruction < last and number is not None)
     return Line(code.co_filename, next(lines, code.co_firstlineno), code.co_qualname)
+
+
+def _pools(threads: Mapping[int, _Work]) -> list[object]:
+    return list({id(pool): pool for _, pool, _ in threads.values()}.values())
+
+
+def _waiting(pool: object) -> int:
+    """Return how many calls wait for a thread of a pool, if it tells."""
+    queue = getattr(pool, "_work_queue", None)  # there is no public name
+    return 0 if queue is None else int(queue.qsize())
+
+
+def _told(calls: Sequence[UserCall]) -> str:
+    """Return what the longest of the calls for a message does, and how many others there are."""
+    longest = calls[0]
+    where = "" if longest.line is None else f" at {longest.line.short}"
+    others = "" if len(calls) == 1 else f", and {len(calls) - 1} more"
+    return f"{longest.who} was in one call{where} for {format_duration(longest.for_ms)}{others}"
 
 
 def _thread_name(number: int) -> str:

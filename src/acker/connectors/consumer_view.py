@@ -181,12 +181,17 @@ class ConsumerView:
         error, oldest = self._store.error, describe_open(attempts[:1])
         busy, away = self._calls.busy(attempts), self._away()
         usual_ms = stats.complete_latency.quantile_ms(0.5)
+
+        def is_long(for_ms: int) -> bool:
+            return hangs(for_ms, usual_ms, self._timeout_ms)
+
         return Situation.of_last_seconds(
             stats.state,
             self._recent,
             self._failures,
             away=None if away is None else Away(self._store.name, round(1_000 * (time.monotonic() - away[0])), away[1]),
-            hung=[call for _, call in calls if hangs(call.for_ms, usual_ms, self._timeout_ms)],
+            hung=[call for _, call in calls if is_long(call.for_ms)],
+            hangs=is_long,
             too_short=self._too_short(stats, attempts),
             limit=self._limit(stats, len(attempts), busy),
             lost=stats.failed + stats.timed_out,

@@ -116,6 +116,8 @@ class MessageTrees:
         timed_out = 0
         # Attempts that were revoked meanwhile are in neither, and counted as such.
         done, others = self._store.settled(completions)
+        late = [tree for _, tree, outcome in others if outcome == Outcome.TIMED_OUT and tree is not None]
+        running = self._calls.told(late)  # before coroutines are cancelled
         for attempt, tree, outcome in others:
             if outcome == _ACKED:
                 done.append(attempt)
@@ -123,13 +125,13 @@ class MessageTrees:
                 tree.forget_jobs()
             else:
                 timed_out += outcome == Outcome.TIMED_OUT
-                self._settle_failed(attempt, tree, outcome)
+                self._settle_failed(attempt, tree, outcome, running.get(attempt.message_id))
         self._store.end_done(done)
         return timed_out
 
-    def _settle_failed(self, attempt: Attempt, tree: MessageTree | None, outcome: int) -> None:
+    def _settle_failed(self, attempt: Attempt, tree: MessageTree | None, outcome: int, running: str | None) -> None:
         if outcome == Outcome.TIMED_OUT:
-            why = _open_jobs(tree) if tree else None
+            why = "; ".join(filter(None, (running, _open_jobs(tree) if tree else None))) or None
             reason = Reason(ReasonKind.TIMED_OUT, exception=why, attempt=attempt.number)
         else:
             why, line = (tree.reason, tree.line) if tree else (None, None)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from acker.observe.reasons import Reason
+from acker.observe.reasons import Reason, ReasonKind
 
 # How many of each are kept: the last ones.
 FAILURES_MAX: Final = 200
@@ -145,6 +145,8 @@ def reason_words(reason: Reason) -> str:
     where = "" if reason.component is None else f"in {reason.component}"
     if not why:
         return f"{reason.kind.value}{where and ' '}{where}{line}"
+    if not where and reason.kind is ReasonKind.TIMED_OUT:
+        where = reason.kind.value
     return f"{where}{where and ': '}{why}{line}"
 
 

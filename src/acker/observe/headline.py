@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from acker.observe.calls import Busy, UserCall
 from acker.observe.durations import format_duration, format_latency, format_rate
-from acker.observe.failures import FailureLog, ReasonGroup, ReasonGroups
-from acker.observe.holders import Forgotten, Holder, SeenHolders, keeper_of
+from acker.observe.failures import FailureLog, ReasonGroup, ReasonGroups, shown_id
+from acker.observe.holders import Forgotten, Holder, HungBefore, SeenHolders, keeper_of
 from acker.observe.latencies import Histogram
 from acker.observe.rates import RecentFigures
 from acker.observe.timeout_advice import TooShort
@@ -182,6 +182,8 @@ class Situation(NamedTuple):
         Of those whose message timed out, the one that has run longest.
     hung : sequence of UserCall
         The calls that hang, the longest first, whether or not their trees are open.
+    hung_before : HungBefore or None
+        Those that hung until their messages timed out lately, if most have ended so.
     noun : str
         The thing that is acked: a tree or a message.
     batch : LastBatch or None
@@ -217,6 +219,7 @@ class Situation(NamedTuple):
     busy: Busy | None = None
     longest: UserCall | None = None
     hung: Sequence[UserCall] = ()
+    hung_before: HungBefore | None = None
     noun: str = "tree"
     batch: LastBatch | None = None
     job: RunningJob | None = None
@@ -231,6 +234,7 @@ class Situation(NamedTuple):
         *,
         seen: SeenHolders | None = None,
         timeout_ms: int = 0,
+        hangs: Callable[[int], bool] | None = None,
         **more: Any,
     ) -> Situation:
         """Return a situation with the figures of the last seconds.
@@ -242,9 +246,11 @@ class Situation(NamedTuple):
             With the counts "acked" and "not acked", and the latencies "complete".
         log : FailureLog
         seen : SeenHolders, optional
-            Knows where trees were that have timed out. How many were forgotten is told for a whole timeout, until
-            those that are tried again are stuck, so that it stays the headline.
+            Knows where trees were that have timed out. How many were forgotten, or hung, is told for a whole timeout,
+            until those that are tried again are stuck, so that it stays the headline.
         timeout_ms : int
+        hangs : callable, optional
+            Returns whether a call of so many milliseconds hangs.
         **more
             The other fields.
         """
@@ -252,12 +258,15 @@ class Situation(NamedTuple):
         since_ms = time.time_ns() // 1_000_000 - _LATELY_MS
         kept = log.failures_since(since_ms) if lately else []
         reasons = ReasonGroups(reversed(kept)) if lately else log.reasons
-        forgotten = None
+        forgotten = hung_before = None
         if lately and seen is not None:
-            forgotten = Forgotten.of(log.failures_since(since_ms - max(0, timeout_ms - _LATELY_MS)), seen)
+            late = log.failures_since(since_ms - max(0, timeout_ms - _LATELY_MS))
+            forgotten = Forgotten.of(late, seen)
+            hung_before = None if hangs is None else HungBefore.of(late, seen, hangs)
         return cls(
             state,
             forgotten=forgotten,
+            hung_before=hung_before,
             looked_at=len(kept),
             acked_a_second=recent.rate("acked"),
             p99_ms=recent.latency("complete").quantile_ms(0.99),
@@ -342,6 +351,17 @@ def _hung(now: Situation) -> tuple[str, str] | None:
     if len(now.hung) == 1:
         return "bad", f"{longest.who} hangs: it {has_been}.{busy}"
     return "bad", f"{len(now.hung):,} calls hang; {longest.who} {has_been}.{busy}"
+
+
+def _hung_before(now: Situation) -> tuple[str, str] | None:
+    """Tell of calls that hung until their messages timed out, while the next attempts have not run for long."""
+    if now.hung_before is None:
+        return None
+    times, what, call = now.hung_before
+    where = "" if call.line is None else f" at {call.line}"
+    was = f"was in one call with {shown_id(what)}{where} for {_whole(call.for_ms or 0)}, until that timed out"
+    told = f"{call.component} hung: it {was}." if times == 1 else f"{times:,} calls hung; {call.component} {was}."
+    return "fair" if now.acked else "bad", told
 
 
 def _too_short(now: Situation) -> tuple[str, str] | None:
@@ -540,6 +560,7 @@ _RULES: Final[tuple[Callable[[Situation], tuple[str, str] | None], ...]] = (
     _forgotten,
     _too_short,
     _still_runs,
+    _hung_before,
     _stuck,
     _paused,
     _failing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -85,6 +85,37 @@ class Forgotten(NamedTuple):
             if keeper is not None:
                 found.append((keeper, in_batch))
             elif holders or reason.kind is not ReasonKind.TIMED_OUT:
+                others += 1
+        return cls(len(found), *found[0]) if len(found) > others else None
+
+
+class HungBefore(NamedTuple):
+    """Messages that timed out lately in calls that hung.
+
+    Attributes
+    ----------
+    times : int
+    what : hashable
+        The last of these messages.
+    call : Holder
+        Its call.
+    """
+
+    times: int
+    what: Hashable
+    call: Holder
+
+    @classmethod
+    def of(cls, failures: Iterable[Failure], seen: SeenHolders, hangs: Callable[[int], bool]) -> HungBefore | None:
+        """Return those among failures, which come the newest first; None if most of these have other reasons."""
+        found: list[tuple[Hashable, Holder]] = []
+        others = 0
+        for each in failures:
+            holders = seen.of(each.root_id) if each.reason.kind is ReasonKind.TIMED_OUT else []
+            calls = [one for one in holders if one.how == "process" and one.for_ms is not None and hangs(one.for_ms)]
+            if calls:
+                found.append((each.tup_id, calls[0]))
+            else:
                 others += 1
         return cls(len(found), *found[0]) if len(found) > others else None
 
