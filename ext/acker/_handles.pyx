@@ -643,6 +643,13 @@ cdef class HandleBase:
     def _made_in(self):
         return self.code if isinstance(self.code, str) else (self.code, self.instruction)
 
+    @_made_in.setter
+    def _made_in(self, made_in):
+        if isinstance(made_in, str):
+            self.code = made_in
+        else:
+            self.code, self.instruction = made_in
+
     @property
     def _is_handed_over(self):
         return self.handed_over_by != 0
@@ -723,10 +730,10 @@ cdef class HandleBase:
                 end = call.end
             elif has_threads_of_this_interpreter(executor):
                 future = executor.submit(new_call(part, executor, work, args, kwargs))
-                end = part._end_as  # such a pool may call again, or raise although the call has returned
+                end = part._end_of(work)  # such a pool may call again, or raise although the call has returned
             else:
                 future = executor.submit(work, *args, **kwargs)
-                end = part._end_as
+                end = part._end_of(work)
         except BaseException as error:
             part._end_by(error, is_logged=False)  # whoever called this gets it
             raise
@@ -845,6 +852,7 @@ cdef class PartCall:
 
     cdef HandleBase part
     cdef object pool
+    cdef object given  # by the user
     cdef object work
     cdef tuple args
     cdef dict kwargs
@@ -859,11 +867,12 @@ cdef class PartCall:
     def end(self, future):
         """End the part as the call has ended, or as it was cancelled."""
         # Its arguments may be large, and the future, which refers to this, may be kept.
+        given, self.given = self.given, None
         self.pool = self.work = self.args = self.kwargs = None
         if self.is_done:
             self.part.end_done()
         else:
-            self.part._end_as(future)
+            self.part._end_of(given)(future)
 
 
 cdef bint has_threads_of_this_interpreter(executor) except -1:
@@ -876,7 +885,7 @@ cdef bint has_threads_of_this_interpreter(executor) except -1:
 cdef PartCall new_call(HandleBase part, pool, work, tuple args, dict kwargs):
     cdef PartCall call = PartCall.__new__(PartCall)
     jobs = part._tree.owner.jobs
-    call.part, call.pool, call.args, call.kwargs = part, pool, args, kwargs
+    call.part, call.pool, call.given, call.args, call.kwargs = part, pool, work, args, kwargs
     call.work = work if jobs is None else jobs.bound(part, part._tree, work)
     return call
 
@@ -1056,7 +1065,7 @@ def settled(dict attempts not None, const int64_t[::1] message_ids not None, con
 
 
 def offer_first(deliveries not None, Py_ssize_t start, dict attempts not None, ids, int64_t now_ns, offer):
-    """Let attempts at first deliveries be handed out; return the place of the first delivery that is none, or the end.
+    """Let attempts at first deliveries be handed out; return the place of the first that is no such one, or the end.
 
     Parameters
     ----------
@@ -1073,9 +1082,10 @@ def offer_first(deliveries not None, Py_ssize_t start, dict attempts not None, i
     cdef DeliveryBase delivery
     cdef Py_ssize_t place
     for place in range(start, len(deliveries)):
-        delivery = <DeliveryBase?>deliveries[place]
-        if delivery.attempt > 1:
+        given = deliveries[place]
+        if not isinstance(given, DeliveryBase) or (<DeliveryBase>given).attempt > 1:
             return place
+        delivery = <DeliveryBase>given
         attempt = Attempt.__new__(Attempt)
         found = next(ids)
         attempt.message_id, attempt.delivery = found, delivery

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
 
 from acker.connectors import Consumer
 from acker.observe.metric_names import metric_points
-from acker.testing.connectors import MemoryBroker, MemorySource
+from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.ui import LivePage
 from tests.ui.fakes import fresh
 
@@ -95,6 +99,101 @@ def test_a_call_whose_message_timed_out_counts_as_long_as_it_runs():
     assert text.endswith(". 1 of 1 threads is busy, 1 with a message that timed out."), text
     assert (stats.calls_running, stats.calls_over) == (1, 1)
     assert [value for _, value in metric_points(stats)["acker.calls.over"]] == [1]
+
+
+async def charge_in_coroutine(consumer, hung):
+    async for message in consumer.aiter():
+        message.spawn(charge_until_cancelled(hung))
+        await asyncio.sleep(0)
+
+
+async def charge_until_cancelled(hung):
+    while not hung.ending.is_set():
+        await asyncio.sleep(0.01)
+
+
+def work_in(way, hung, consumer):
+    """Let calls hang, in one way, for each attempt at a message."""
+    if way == "coroutine":
+        asyncio.run(charge_in_coroutine(consumer, hung))
+    elif way == "loop":
+        for message in consumer:
+            with message:
+                hung.charge()
+    else:
+        consumer.run(lambda _: hung.charge(), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("way", "who"), [("handler", "acker memory handler 0"), ("loop", "worker"), ("coroutine", r"Task-\d+")]
+)
+def test_a_message_that_timed_out_names_the_call_that_ran_and_stays_one_headline(way, who, caplog):
+    """Also while the next attempt has not run for long."""
+    hung = Hung()
+    consumer = consumer_of(timeout_secs=1.0, backoff_secs=0, name="memory")
+    worker = threading.Thread(target=work_in, args=(way, hung, consumer), name="worker")
+    worker.start()
+    called = re.compile(rf"timed out: {who} was in one call at test_calls.py:\d+ in \S*charge\S* for .* \(attempt 1\)")
+    deadline = time.monotonic() + LONG
+    try:
+        while not any(map(called.search, caplog.messages)):
+            assert time.monotonic() < deadline, caplog.messages
+            time.sleep(0.01)
+        if way == "coroutine":  # which is cancelled; other calls go on, and hang
+            told = " hung: it was in one call with memory/0 at test_calls.py:"
+            view = fresh(
+                consumer.page, lambda view: re.search(rf"^{who}{told}.*, until that timed out.", text_of(view))
+            )
+            assert view["failures"]["rows"][0]["why"].startswith("Task-")
+    finally:
+        hung.ending.set()
+        consumer.stop()
+        worker.join()
+        consumer.close()
+
+
+def text_of(view):
+    return view["headline"]["text"]
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_failure_of_on_done_names_its_line_and_that_of_a_call_its_function(trace, caplog):
+    def fail():
+        raise LookupError("no sofa is left")
+
+    def submit(message, work):
+        message.submit(pool, work)
+
+    def by_on_done(message):
+        message.on_done(str)
+        message.on_done(fail)
+        submit(message, str)
+
+    def by_call(message):
+        submit(message, partial(fail))
+
+    def own_pool(message):
+        with OwnPool(1) as other:
+            message.submit(other, fail)
+
+    lines = {}
+    for handle in (by_on_done, by_call, own_pool):
+        caplog.clear()
+        with ThreadPoolExecutor(1) as pool:
+            consumer_of(timeout_secs=300, ui=None, attempts_max=1, dead_letters=MemoryPublisher(), trace=trace).run(
+                handle, until="empty"
+            )
+        (lines[handle],) = (line for line in caplog.messages if "attempt 1 of memory/0 failed in" in line)
+    in_on_done = by_on_done.__code__.co_firstlineno + 2
+    name = rf"{re.escape(fail.__qualname__)} \("
+    begin = r"failed in \n" if trace else "failed in "
+    assert re.search(rf"{begin}.*test_calls.py.*{in_on_done}", lines[by_on_done], re.DOTALL), lines[by_on_done]
+    assert re.search(rf"failed in {name}.*test_calls.py", lines[by_call], re.DOTALL), lines[by_call]
+    assert re.search(rf"failed in {name}.*test_calls.py", lines[own_pool], re.DOTALL), lines[own_pool]
+
+
+class OwnPool(ThreadPoolExecutor):
+    """A pool of a class that may call again."""
 
 
 def test_the_advice_on_timeouts_names_the_one_call_that_hangs_and_no_open_max(caplog):

@@ -18,7 +18,7 @@ from acker._handles import HandleBase, TreeBase, TreeOwner, handle_variable, thi
 from acker.connectors.attempts import Attempt, log_fields
 from acker.connectors.calls import enter_tree, line_at
 from acker.connectors.options import FinalErrors, check_secs
-from acker.connectors.unrun import refuse_unrun, unrun_error
+from acker.connectors.unrun import name_of, refuse_unrun, unrun_error
 from acker.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -103,8 +103,8 @@ class MessageTree(TreeBase):
         That of this attempt, if the consumer traces with OpenTelemetry.
     lost : str or None
         Where a handle was made that was garbage-collected without an end.
-    last_work : tuple of callable or None
-        What `on_done` was given.
+    last_work : tuple of pairs or None
+        What `on_done` was given, each with where that was.
     remote : RemoteTree or None
         Its jobs in other processes.
     handles : dict or None
@@ -247,6 +247,7 @@ class Handle(HandleBase):
         context.run(enter_tree, self._tree)
         if (jobs := self._tree.owner.jobs) is not None:
             context.run(jobs.enter, self, self._tree)
+        name = name_of(work)
         if self._tree.span is not None:
             work = _traced(self._tree, work)
         try:
@@ -257,7 +258,7 @@ class Handle(HandleBase):
             self._end(exception_text(error))
             raise
         self._tree.hold(task, loop)
-        task.add_done_callback(self._end_as_task)
+        task.add_done_callback(partial(self._end_as_task, name))
         return task
 
     def _part(self, frame: FrameType) -> Handle:
@@ -278,12 +279,16 @@ class Handle(HandleBase):
             raise error
         return self._child(frame)
 
-    def _end_as_task(self, task: asyncio.Task[Any]) -> None:
+    def _end_as_task(self, name: str, task: asyncio.Task[Any]) -> None:
         if self._tree.tasks:
             self._tree.tasks.pop(task, None)
-        self._end_as(task)
+        self._end_as(name, task)
 
-    def _end_as(self, future: Future[Any] | asyncio.Task[Any]) -> None:
+    def _end_of(self, work: Callable[..., Any]) -> Callable[[Future[Any]], None]:
+        """Return what ends this as a call of some work has ended; it keeps no argument, which may be large."""
+        return partial(self._end_as, name_of(work))
+
+    def _end_as(self, name: str, future: Future[Any] | asyncio.Task[Any]) -> None:
         """End as a call or a coroutine has ended."""
         error: BaseException | None
         try:
@@ -296,17 +301,17 @@ class Handle(HandleBase):
         if isinstance(error, PROGRAM_ENDS):
             # Nothing else tells the program of it.
             self._tree.owner.break_off(error)
-        self._end_by(error, is_logged=self.alive and not self._goes_back(error))
+        self._end_by(error, is_logged=self.alive and not self._goes_back(error), name=name)
 
-    def _end_by(self, error: BaseException, *, is_logged: bool) -> None:
-        """End by an exception, which fails the message unless that is not its fault."""
+    def _end_by(self, error: BaseException, *, is_logged: bool, name: str | None = None) -> None:
+        """End by an exception of some work, which fails the message unless that is not its fault."""
         tree = self._tree
         if isinstance(error, BrokenExecutor) and not self._is_ended and not tree.is_failed:
             tree.owner.break_off(error)
         elif self._is_ended and not tree.is_failed and isinstance(error, Exception):
             self._log_late(error)
         elif is_logged:
-            self._log(error)
+            self._log(error, name)
         is_final, goes_back = tree.owner.final_errors.has(error), self._goes_back(error)
         self._end(exception_text(error), reason_line(error), is_final=is_final, goes_back=goes_back)
 
@@ -386,7 +391,9 @@ class Handle(HandleBase):
             raise ArgumentTypeError(f"on_done: expected a callable, got {work!r}")
         refuse_unrun("on_done", work, _PLAIN)
         self._refuse_fork()
-        if not self._add_last_work(partial(work, *args, **kwargs)):
+        frame = sys._getframe(1)
+        made_in = stack_of(frame) if self._tree.owner.trace else (frame.f_code, frame.f_lasti)
+        if not self._add_last_work((made_in, partial(work, *args, **kwargs))):
             raise TupleStateError(f"{self!r} has ended, so the message may be acked already: call on_done before")
 
     def ack(self) -> None:
@@ -476,7 +483,8 @@ class Handle(HandleBase):
 
         def run() -> None:
             with self, _breaks_off(tree.owner):
-                for each in work:
+                for made_in, each in work:
+                    self._made_in = made_in
                     if (error := unrun_error("the work of on_done", each(), _PLAIN)) is not None:
                         raise error
 
@@ -511,12 +519,13 @@ class Handle(HandleBase):
         self._end_by(error, is_logged=is_ordinary and not self._is_ended)
         return is_ordinary
 
-    def _log(self, error: BaseException) -> None:
+    def _log(self, error: BaseException, name: str | None) -> None:
         attempt = self._tree.attempt
         text = "attempt %d of %s failed in %s"
         owner = self._tree.owner
+        where = self.made_in if name is None else f"{name} ({self.made_in})"  # a helper has one line for all calls
         extra = log_fields(attempt, owner.source_name, exception_text(error))
-        owner.logger.warning(text, attempt.number, attempt.delivery.key, self.made_in, exc_info=error, extra=extra)
+        owner.logger.warning(text, attempt.number, attempt.delivery.key, where, exc_info=error, extra=extra)
 
     def _log_late(self, error: Exception) -> None:
         """Tell of an exception that changes nothing any more, since its part was acked before."""
