@@ -14,9 +14,10 @@ from acker.connectors import Consumer
 from acker.connectors.io_thread import IoThread
 from acker.connectors.message_store import MessageStore
 from acker.connectors.options import MessageOptions
-from acker.connectors.source import Delivery
+from acker.connectors.source import Delivery, Source
 from acker.observe.reasons import Reason, ReasonKind
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
+from acker.testing.connectors.broker import Claim
 
 QUICK = {"backoff_secs": 0.001, "backoff_secs_max": 0.002}
 
@@ -658,3 +659,83 @@ def test_an_end_names_a_call_that_runs_though_its_message_has_timed_out(caplog):
         ending.set()
     (line,) = [record.getMessage() for record in caplog.records if "still run in pools" in record.getMessage()]
     assert "packer_0 with memory/0, which timed out, for " in line and "in test_an_end_names" in line
+
+
+# ---- what a source of one's own answers -----------------------------------------------------------------------------
+
+
+class OnlyEven(MemorySource):
+    """Holds each second delivery."""
+
+    def holds(self, delivery):
+        return int(delivery.value) % 2 == 0
+
+
+class ManyAtOnce(MemorySource):
+    """Answers for many deliveries at once, as Kafka does."""
+
+    def held(self, deliveries):
+        return [each for each in deliveries if int(each.value) < 3]
+
+
+class OnlyEvenOfMany(ManyAtOnce):
+    holds = OnlyEven.holds
+
+
+class MixedIn(OnlyEven, ManyAtOnce):
+    pass
+
+
+class BothOfMany(OnlyEvenOfMany):
+    held = ManyAtOnce.held
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (MemorySource, []),  # its broker knows none of these
+        (OnlyEven, [0, 2, 4]),
+        (ManyAtOnce, [0, 1, 2]),
+        (OnlyEvenOfMany, [0, 2, 4]),
+        (MixedIn, [0, 2, 4]),
+        (BothOfMany, [0, 1, 2]),
+    ],
+)
+def test_what_a_source_holds_of_many_is_what_its_most_derived_class_says(kind, expected):
+    deliveries = [Delivery("x", b"%d" % number, {}, 1, None, Claim(0, number)) for number in range(5)]
+    assert [int(each.value) for each in kind(MemoryBroker()).held(deliveries)] == expected
+
+
+def test_a_source_that_says_nothing_of_it_holds_all():
+    deliveries = [Delivery("x", b"", {}, 1, None, None)]
+    assert Source.held(Silent(), deliveries) == deliveries and Silent().held(deliveries) == deliveries
+
+
+class Silent(Source):
+    name = "silent"
+
+    def open(self, events, limit):
+        pass
+
+    def poll(self, limit, wait_secs):
+        return ()
+
+    def ack(self, deliveries):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("options", [{}, {"rate_max": 1e6}])
+def test_what_is_no_delivery_ends_the_consumer_with_an_error_that_says_so(options):
+    class PollsBodies(MemorySource):
+        def poll(self, limit, wait_secs):
+            return [*super().poll(limit, wait_secs), b"a body"]
+
+    broker = MemoryBroker()
+    broker.publish([b"1"])
+    source = PollsBodies(broker, name="bodies")
+    with pytest.raises(TypeError, match=r"^bodies: poll returned b'a body', expected a Delivery$"):
+        Consumer(source, **options).run(lambda message: None)
+    assert source.calls["close"] and not source.connected

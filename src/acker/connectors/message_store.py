@@ -258,6 +258,8 @@ class MessageStore:
 
     def _accept(self, delivery: Delivery) -> None:
         """Take a delivery that the broker has made before, or one after such a one."""
+        if not isinstance(delivery, Delivery):
+            raise TypeError(f"{self.name}: poll returned {delivery!r:.100}, expected a Delivery")
         self.counts.redelivered += delivery.attempt > 1
         tries = delivery.attempt if self._redelivers else 1
         most = self._options.delivered_max

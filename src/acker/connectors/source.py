@@ -228,8 +228,18 @@ class Source(abc.ABC):
         """
         return True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let `held` ask the `holds` of this class, if a class above it answers for its own `holds` only."""
+        super().__init_subclass__(**options)
+        first = next(each for each in cls.__mro__ if vars(each).keys() & {"holds", "held"})
+        if "held" not in vars(first):
+            cls.held = Source.held  # type: ignore[method-assign]
+
     def held(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Return those of many deliveries that `holds` is true of, in their order."""
+        """Return those of many deliveries that `holds` is true of, in their order.
+
+        A class may answer for many at once. One below it that overrides `holds` alone is asked for each.
+        """
         if type(self).holds is Source.holds:
             return deliveries
         return [each for each in deliveries if self.holds(each)]
