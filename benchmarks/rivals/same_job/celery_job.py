@@ -18,7 +18,7 @@ ends = Counter("tasks", "Tasks by their end", ["end"])
 
 @app.task(
     acks_late=True,
-    acks_on_failure_or_timeout=False,
+    acks_on_failure=False,
     autoretry_for=(Exception,),
     max_retries=5,
     retry_backoff=True,
