@@ -739,3 +739,13 @@ def test_what_is_no_delivery_ends_the_consumer_with_an_error_that_says_so(option
     with pytest.raises(TypeError, match=r"^bodies: poll returned b'a body', expected a Delivery$"):
         Consumer(source, **options).run(lambda message: None)
     assert source.calls["close"] and not source.connected
+
+
+def test_a_lost_connection_is_told_with_the_name_of_the_source_once(caplog):
+    broker = MemoryBroker()
+    broker.publish([b"1"])
+    source = MemorySource(broker)
+    source.lose("poll")
+    Consumer(source).run(lambda message: None, until="empty")
+    (told,) = (line for line in caplog.messages if "no connection" in line)
+    assert told == "memory: no connection, next attempt in 0.01 s: the connection was lost in poll"

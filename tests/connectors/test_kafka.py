@@ -119,6 +119,15 @@ def test_no_broker_is_a_lost_connection():
         source.open(Reader(source), 10)
 
 
+def test_an_outage_has_one_line_for_each_kind_of_error_however_often_the_source_is_opened(caplog):
+    source = Kafka(RIGHT, "t")
+    for _ in range(3):
+        with pytest.raises(ConnectionLostError):
+            source.open(Reader(source), 10)
+    kinds = [line.split(": ")[1] for line in caplog.messages if "goes on trying" in line]
+    assert kinds and len(kinds) == len(set(kinds)), caplog.messages
+
+
 def test_an_unknown_topic_is_a_mistake(cluster):
     source = make_source(cluster, [cluster.topic(), "no-such-topic"])
     with pytest.raises(SourceError, match="no-such-topic"):

@@ -420,7 +420,8 @@ class IoThread:
         self._mark.is_idle = self._is_connected = False
         self.reconnects += 1
         self.away = (time.monotonic() if self.away is None else self.away[0], exception_text(lost))
-        self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, lost)
+        why = str(lost).removeprefix(f"{self._source.name}: ")
+        self._logger.warning("%s: no connection, next attempt in %.3g s: %s", self._source.name, wait_secs, why)
         self._source.close()
         # The broker delivers again all that the closed connection held.
         self.revoked(lambda delivery: not self._source.holds(delivery))

@@ -118,8 +118,7 @@ class KafkaFaults:
         self._is_down = False
 
     def begin(self) -> None:
-        """Forget the errors of the client before."""
-        self._logged.clear()
+        """Forget the errors of the client before; which kinds were logged is known until the brokers answer."""
         self._texts.clear()
         self._mistake, self._is_down, self.fatal = None, False, None
 

@@ -169,7 +169,8 @@ class RabbitMQPublisher(Publisher):
         headers = {name: encodable(value) for name, value in message.headers.items()}
         if message.key is not None:
             headers["key"] = _text_of(message.key)
-        own = {"message_id": f"{self._prefix}-{number}", **self._properties, **(message.properties or {})}
+        own: dict[str, Any] = {"message_id": f"{self._prefix}-{number}", **self._properties}
+        own.update(message.properties or {})
         key = self._routing_key if message.to is None else message.to
         try:
             properties = pika.BasicProperties(headers=headers or None, **own)
