@@ -1,4 +1,4 @@
-"""The recipes for Delta and Iceberg of docs/spark-sinks.md: a micro-batch that is written twice appends once.
+"""Delta and Iceberg: a micro-batch that the recipes of docs/spark-sinks.md write twice is there once, and ledgers.
 
 Their jars are for one release of Spark, and Spark fetches them from Maven Central. So this is no part of other runs:
 `make spark-versions VERSIONS=4.1` runs it.
@@ -11,6 +11,7 @@ import sys
 
 from blocks import ROOT
 from tests.connectors.running_page import programs_of
+from tests.spark.streams.replay_kills import EXPECTED
 
 QUERIES = """
 import json
@@ -62,22 +63,98 @@ print(json.dumps([batches, [sorted(row.message_id for row in table.collect()) fo
 """
 
 
-def test_delta_and_iceberg_have_a_micro_batch_once_that_was_written_twice(tmp_path):
-    """In a process of its own, whose session has the jars."""
-    blocks = programs_of("spark-sinks.md", "tests/spark/table_sinks.py")
-    assert len(blocks) == 3
+LEDGERS = """
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import acker.spark as aspark
+from tests.spark.streams.replay_kills import Driver, Steps, account
+
+
+class Crash(BaseException):
+    pass
+
+
+class Crashing(Steps):
+    def __call__(self):
+        if self.left == 0:
+            raise Crash
+        self.left -= 1
+
+
+def open_store(step):
+    store = aspark.TableReplayStore(spark, table, format=format)
+    save = store.save
+
+    def save_and_step(*arguments):
+        step()
+        save(*arguments)
+        step()
+
+    store.save = save_and_step
+    return store
+
+
+def run(folder):
+    # Each driver begins anew, and ends at another step.
+    for crashes, last in enumerate(itertools.cycle(range(5))):
+        step = Crashing(last)
+        try:
+            Driver(folder, step, open_store(step)).run()
+        except Crash:
+            continue
+        return crashes, account(folder, open_store(Steps(-1)))
+
+
+def write_as_another_driver(store):
+    replays = aspark.Replays(store, replay=print, dead_letter=print)
+    rows, note = store.rows(), store.note()
+    try:
+        store.save(rows, rows.slice(0, 0), "mine", "what was there before")
+    except Exception as fault:
+        return str(fault), store.rows() == rows and store.note() == note
+    return "", False
+
+
+told = []
+for format, table in ("delta", "default.ledger"), ("iceberg", "lake.db.ledger"):
+    folder = Path(sys.argv[1], f"with {format}")
+    folder.mkdir()
+    told.append([*run(folder), *write_as_another_driver(aspark.TableReplayStore(spark, table, format=format))])
+print(json.dumps(told))
+"""
+
+
+def run_on_page(tmp_path, blocks, queries):
+    """Run the blocks of the page and then queries, in a process of its own, whose session has the jars."""
     page = "\n".join(block.body for block in blocks)
-    assert page.count('"/shared/') == 2
     program = tmp_path / "page.py"
-    program.write_text(page.replace('"/shared/', f'"{tmp_path}/') + QUERIES)
+    program.write_text(page.replace('"/shared/', f'"{tmp_path}/') + queries)
     # Few tasks, as the tables are small.
     small = {"spark.sql.shuffle.partitions": 2, "spark.databricks.delta.snapshotPartitions": 2}
-    settings = " ".join(f"--conf {name}={value}" for name, value in ({"spark.ui.enabled": "false"} | small).items())
+    small |= {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": tmp_path / "warehouse"}
+    settings = " ".join(f"--conf {name}={value}" for name, value in small.items())
     variables = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {settings} pyspark-shell"}
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(program), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=variables, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    batches, tables = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_delta_and_iceberg_have_a_micro_batch_once_that_was_written_twice(tmp_path):
+    blocks = programs_of("spark-sinks.md", "tests/spark/table_sinks.py")
+    assert len(blocks) == 3 and sum(block.body.count('"/shared/') for block in blocks) == 2
+    batches, tables = run_on_page(tmp_path, blocks, QUERIES)
     for first, again, last in batches:
         assert first == again < last
     assert tables == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_a_ledger_in_delta_or_iceberg_goes_on_wherever_its_driver_ended(tmp_path):
+    session, *_ = programs_of("spark-sinks.md", "tests/spark/table_sinks.py")
+    for crashes, account, error, is_unchanged in run_on_page(tmp_path, [session], LEDGERS):
+        assert crashes > 5 and account == EXPECTED
+        assert "another process has changed table" in error and is_unchanged

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         sum_reports,
     )
     from acker.spark.streams.replay_ledger import ReplayCounts
+    from acker.spark.streams.replay_stores import ReplayStore, SqlReplayStore, TableReplayStore
     from acker.spark.streams.replays import Replays
     from acker.spark.streams.reports import MicroBatchReport
     from acker.spark.streams.sinks import for_each_completion
@@ -54,8 +55,11 @@ __all__ = [
     "PipelineCompletions",
     "PipelineCounters",
     "ReplayCounts",
+    "ReplayStore",
     "Replays",
     "ShardState",
+    "SqlReplayStore",
+    "TableReplayStore",
     "Tracked",
     "batch_report",
     "completions",
@@ -86,8 +90,11 @@ _MODULES = {
     "PipelineCompletions": "pipelines.completions",
     "PipelineCounters": "pipelines.counters",
     "ReplayCounts": "streams.replay_ledger",
+    "ReplayStore": "streams.replay_stores",
     "Replays": "streams.replays",
     "ShardState": "streams.checkpoint",
+    "SqlReplayStore": "streams.replay_stores",
+    "TableReplayStore": "streams.replay_stores",
     "Tracked": "pipelines.tracked",
     "batch_report": "streams.listener",
     "completions": "completion_functions",

@@ -1,6 +1,8 @@
 """A driver of replays that is killed between any two steps, and what Spark promises it, without Spark.
 
-Run it: python -m tests.spark.streams.replay_kills FOLDER
+Run it: python -m tests.spark.streams.replay_kills FOLDER (folder | sqlite | URL of PostgreSQL)
+
+The ledger is in a folder, or in a table of that database.
 
 Each process runs micro-batches as Structured Streaming does. It writes down what a micro-batch reads before it runs it,
 and that it is done afterwards. A process that finds one that was begun runs that again, on the same input, at another
@@ -11,19 +13,29 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import sys
+import uuid
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from acker import Completions, Outcome
 from acker._engine import storage
-from acker.spark import Replays
+from acker.spark import ReplayCounts, Replays, SqlReplayStore
 from acker.spark.folders import Folder
 from acker.spark.streams import replay_ledger
 
 MESSAGES = 6
 ATTEMPTS_MAX = 3
+# What an `account` has to say.
+EXPECTED = {
+    "attempts": sorted([*([message, 1] for message in range(MESSAGES)), [3, 2], [4, 2], [4, 3], [5, 2], [5, 3]]),
+    "dead": [5],
+    "counts": ReplayCounts(messages=3, failures=6, replayed=5, recovered=2, dead_letters=1)._asdict(),
+    "held": 0,
+    "unfinished": [],  # the next process removes what a killed one had begun to write
+}
 
 
 def outcome_of(message, attempt):
@@ -54,13 +66,63 @@ class Steps:
         setattr(owner, name, call)
 
 
+class Connection:
+    """A connection to a database, whose changes and commits are steps."""
+
+    def __init__(self, connection, step):
+        self._connection, self._cursor, self._step = connection, connection.cursor(), step
+        self._has_changed = False
+        self.fetchall, self.close = self._cursor.fetchall, connection.close
+
+    @property
+    def rowcount(self):
+        return self._cursor.rowcount
+
+    def cursor(self):
+        return self
+
+    def execute(self, statement, *values):
+        if not statement.startswith("SELECT"):
+            self._change()
+        self._cursor.execute(statement, *values)
+
+    def executemany(self, statement, values):
+        self._change()
+        self._cursor.executemany(statement, values)
+
+    def commit(self):
+        if self._has_changed:
+            self._step()
+        self._connection.commit()
+        if self._has_changed:
+            self._step()
+
+    def _change(self):
+        self._has_changed = True
+        self._step()
+
+
+def ledger_of(where, folder, step):
+    """Return the ledger of a folder's run."""
+    if where == "folder":
+        return folder / "ledger"
+    if where == "sqlite":
+        path = folder / "ledger.db"
+        return SqlReplayStore(lambda: Connection(sqlite3.connect(path), step), "ledger", placeholder="?")
+    import psycopg
+
+    # Several runs may use the server.
+    table = f"ledger_{uuid.uuid5(uuid.NAMESPACE_URL, str(folder)).hex}"
+    return SqlReplayStore(lambda: Connection(psycopg.connect(where), step), table)
+
+
 class Driver:
     """Runs micro-batches until nothing is left."""
 
-    def __init__(self, folder, step):
+    def __init__(self, folder, step, ledger):
         self.folder, self.step = folder, step
         self.replays = Replays(
-            folder / "ledger",
+            ledger,
             replay=folder / "again",
             dead_letter=self.give_up,
             attempts_max=ATTEMPTS_MAX,
@@ -105,7 +167,7 @@ class Driver:
                 return
 
 
-def run_killed(folder, last):
+def run_killed(folder, last, where):
     """Run a process that is killed after some steps; return whether it was."""
     child = os.fork()
     if not child:
@@ -113,21 +175,21 @@ def run_killed(folder, last):
         replay_ledger._FILES_MAX = 2
         for owner, name in ((storage, "write"), (os, "fsync"), (Folder, "remove")):
             step.before(owner, name)
-        Driver(folder, step).run()
+        Driver(folder, step, ledger_of(where, folder, step)).run()
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
     return os.WIFSIGNALED(status)
 
 
-def account(folder):
+def account(folder, ledger):
     """Return what became of the messages."""
     inputs = [json.loads(path.read_text())["attempts"] for path in folder.glob("offsets-*")]
     letters = [json.loads(line) for line in (folder / "dead").read_text().splitlines()]
-    replays = Replays(folder / "ledger", replay=print, dead_letter=print)
+    replays = Replays(ledger, replay=print, dead_letter=print)
     return {
         "attempts": sorted(attempt for attempts in inputs for attempt in attempts),
-        "dead": sorted(set(map(tuple, letters))),
+        "dead": [message for message, _ in set(map(tuple, letters))],  # in one micro-batch, though maybe told twice
         "counts": replays.counts()._asdict(),
         "held": replays.held().num_rows,
         "unfinished": [path.name for name in ("ledger", "again") for path in (folder / name).glob(".*")],
@@ -135,26 +197,26 @@ def account(folder):
 
 
 def main():
-    root = Path(sys.argv[1])
+    root, where = Path(sys.argv[1]), sys.argv[2]
     accounts = []
     # One folder for each step, in which the first process is killed there, and one for processes that are killed again
     # and again.
     for last in itertools.count():
         folder = root / f"once-{last}"
         folder.mkdir()
-        killed = run_killed(folder, last)
+        killed = run_killed(folder, last, where)
         if killed:
-            assert not run_killed(folder, -1)
-        accounts.append(account(folder))
+            assert not run_killed(folder, -1, where)
+        accounts.append(account(folder, ledger_of(where, folder, Steps(-1))))
         if not killed:
             break
     for most in (7, 9, 12):
         folder = root / f"often-{most}"
         folder.mkdir()
         kills = 0
-        while run_killed(folder, most + kills % 3):
+        while run_killed(folder, most + kills % 3, where):
             kills += 1
-        accounts.append(account(folder))
+        accounts.append(account(folder, ledger_of(where, folder, Steps(-1))))
     print(json.dumps({"steps": last, "accounts": accounts}))
 
 

@@ -17,7 +17,7 @@ from acker.spark import hadoop
 from acker.spark.checksums import seal_parquet
 from acker.spark.folders import Folder
 from acker.spark.streams import replay_ledger
-from acker.spark.streams.replay_ledger import REPLAY_SCHEMA, ReplayCounts, ReplayLedger, number_keys
+from acker.spark.streams.replay_ledger import REPLAY_SCHEMA, FolderLedger, ReplayCounts, number_keys
 from acker.spark.streams.replay_rules import ReplayRules, decide, fingerprint
 
 RULES = ReplayRules(attempts_max=3, backoff_secs=1.0, backoff_secs_max=60.0)
@@ -29,7 +29,7 @@ def completions(*rows):
 
 
 def open_ledger(path):
-    return ReplayLedger(Folder("ledger", path))
+    return FolderLedger(Folder("ledger", path))
 
 
 def run(ledger, batch_id, done, query=QUERY):

@@ -12,7 +12,7 @@ from acker.observe.backoff import backoff
 from acker.spark.streams.replay_ledger import LEDGER_SCHEMA, LedgerState, ReplayCounts, ReplayStep
 from acker.spark.streams.replay_rules import REASON_CHARS_MAX, ReplayRules, decide
 
-EMPTY = LedgerState(LEDGER_SCHEMA.empty_table(), ReplayCounts(), -1, "", frozenset(), 0)
+EMPTY = LedgerState(LEDGER_SCHEMA.empty_table(), ReplayCounts(), -1, "")
 RULES = ReplayRules(attempts_max=3, backoff_secs=1.0, backoff_secs_max=60.0)
 EXTREMES = (0, -1, -(2**63), 2**63 - 1)
 

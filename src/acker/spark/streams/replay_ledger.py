@@ -1,4 +1,4 @@
-"""The ledger of replays: the messages that failed and are not done yet, in a few files of one folder.
+"""The ledger of replays: the messages that failed and are not done yet. Here it is a few files of one folder.
 
     batch-000000012.parquet   what micro-batch 12 decided, one row for each message that it changed
     state-000000010.parquet   all messages that were held after micro-batch 10; older files count no more
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -65,10 +66,10 @@ def ledger_schema(ids: str) -> pa.Schema:
 
 LEDGER_SCHEMA: Final = ledger_schema("long")
 
-_VERSION: Final = "4"
+VERSION: Final = "4"
 _KEY: Final = b"acker.replays"
 _NAME: Final = re.compile(r"(batch|state)-(\d{9,})\.parquet")
-_NONE: Final = -1
+NONE: Final = -1
 
 # The ledger is written anew once its files have more rows than this many times those held, plus some spare ones ...
 _ROWS_PER_HELD: Final = 2
@@ -77,7 +78,7 @@ _ROWS_SPARE: Final = 4096
 _FILES_MAX: Final = 64
 
 # How often in a row a query that runs may write the ledger anew while another process reads it.
-_ATTEMPTS: Final = 5
+ATTEMPTS: Final = 5
 
 
 class ReplayCounts(NamedTuple):
@@ -129,30 +130,55 @@ class LedgerState(NamedTuple):
         The last micro-batch that decided something, -1 if none did.
     query : str
         The query that the ledger belongs to, "" if unknown.
-    files : frozenset of str
-    rows : int
-        Rows in all files that count.
     id : str
         Tells this ledger from all others: files of replays have it in their names. "" before the first decision.
+    files : frozenset of str
+        Of a folder.
+    rows : int
+        Rows in all files that count.
+    note : str
+        Of a store.
+    decided : Table, optional
+        What the last micro-batch decided, in a store.
     """
 
     held: pa.Table
     counts: ReplayCounts
     last: int
     query: str
-    files: frozenset[str]
-    rows: int
     id: str = ""
+    files: frozenset[str] = frozenset()
+    rows: int = 0
+    note: str = ""
+    decided: pa.Table | None = None
 
 
-class _Note(NamedTuple):
-    """The metadata of a file, beside its rows."""
+class Note(NamedTuple):
+    """What is kept beside the rows of a micro-batch."""
 
     counts: ReplayCounts
     previous: int
     query: str
     id: str
     failed: str
+    last: int
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any], where: str, ids: str) -> Note:
+        """Return a note that was read; `where` is for errors."""
+        if note["version"] != VERSION:
+            raise CheckpointError(
+                f"replays: {where}: expected format version {VERSION}, got {note['version']}; run the query with the"
+                " release of acker that wrote it"
+            )
+        of_ids = note.get("ids", "long")
+        if of_ids != ids:
+            raise CheckpointError(
+                f"replays: {where}: its message ids are of type {of_ids!r}, and Replays was made with"
+                f" message_id={ids!r}: messages with other ids need a new ledger"
+            )
+        counts, last = ReplayCounts(**note["counts"]), note.get("last", NONE)
+        return cls(counts, note["previous"], note["query"], note["id"], note.get("failed", ""), last)
 
 
 class Decisions(NamedTuple):
@@ -173,43 +199,45 @@ class Decisions(NamedTuple):
     counts: ReplayCounts
 
 
-class ReplayLedger:
-    """Reads and writes the files.
+class ReplayLedger(ABC):
+    """Reads and writes a ledger, wherever it is.
 
     Parameters
     ----------
-    folder : Folder
+    where : str
+        For errors and logs.
     ids : str
         The type of message ids, of `ID_TYPES`.
     """
 
-    def __init__(self, folder: Folder, ids: str = "long") -> None:
-        self._folder = folder
-        self._schema = ledger_schema(ids)
+    def __init__(self, where: str, ids: str) -> None:
+        self.where = where
         self._ids = ids
-        self._state: LedgerState | None = None
-        self._has_written = False
+        self._schema = ledger_schema(ids)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None, "_has_written": False}
-
+    @abstractmethod
     def state(self) -> LedgerState:
-        """Return the state, read anew if the files are others than before.
+        """Return the state, read anew if it is another one than before.
 
         Raises
         ------
         CheckpointError
-            A file is damaged, or one is missing.
+            It is damaged.
         """
-        for _ in range(_ATTEMPTS):
-            names = self._folder.names()
-            if self._state is None or self._state.files != _files_of(names):
-                try:
-                    self._state = self._read(names)
-                except FileNotFoundError:  # Written anew since it was listed.
-                    continue
-            return self._state
-        raise CheckpointError(f"replays: {self._folder.path} changes while it is read; only one query may use it")
+
+    @abstractmethod
+    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str, failed: str) -> LedgerState:
+        """Write what a micro-batch decided, whole or not at all.
+
+        Returns
+        -------
+        LedgerState
+            The state afterwards.
+        """
+
+    @abstractmethod
+    def _decided(self, state: LedgerState, batch_id: int) -> tuple[pa.Table, str] | None:
+        """Return what a micro-batch decided, and the fingerprint of what had failed; None if it is not kept."""
 
     def decisions_of(self, state: LedgerState, batch_id: int, query: str, failed: str) -> pa.Table | None:
         """Return what a micro-batch decided when it ran before, None if it did not run, or decided nothing.
@@ -230,35 +258,61 @@ class ReplayLedger:
         """
         if query and state.query and query != state.query:
             raise CheckpointError(
-                f"replays: {self._folder.path} belongs to the query {state.query}, and this is the query {query}: each"
-                " checkpoint needs a folder of replays of its own, and a new checkpoint a new one"
+                f"replays: {self.where} belongs to the query {state.query}, and this is the query {query}: each"
+                " checkpoint needs a ledger of its own, and a new checkpoint a new one"
             )
-        name = _batch_name(batch_id)
-        if name in state.files:
-            rows, note = self._read_file(name)
-            if not query and note.failed != failed:
+        decided = self._decided(state, batch_id)
+        if decided is not None:
+            rows, failed_then = decided
+            if not query and failed_then != failed:
                 raise CheckpointError(
-                    f"replays: {self._folder.path} has decided micro-batch {batch_id} of a run in which other messages"
-                    " failed. A job that runs once more needs a new folder, or numbers that go on: from"
+                    f"replays: {self.where} has decided micro-batch {batch_id} of a run in which other messages"
+                    " failed. A job that runs once more needs a new ledger, or numbers that go on: from"
                     f" {state.last + 1}"
                 )
             return rows
         if batch_id <= state.last:
             raise CheckpointError(
-                f"replays: {self._folder.path} has decided micro-batch {state.last}, and the query runs micro-batch"
+                f"replays: {self.where} has decided micro-batch {state.last}, and the query runs micro-batch"
                 f" {batch_id}: they belong to different checkpoints, or the checkpoint was set back. Begin with a new"
-                " folder of replays where the checkpoint is new"
+                " ledger where the checkpoint is new"
             )
         return None
 
-    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str, failed: str) -> LedgerState:
-        """Write what a micro-batch decided; before that the ledger anew if it has grown too long.
 
-        Returns
-        -------
-        LedgerState
-            The state afterwards.
-        """
+class FolderLedger(ReplayLedger):
+    """A ledger in the files of a folder."""
+
+    def __init__(self, folder: Folder, ids: str = "long") -> None:
+        super().__init__(folder.path, ids)
+        self._folder = folder
+        self._state: LedgerState | None = None
+        self._has_written = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_state": None, "_has_written": False}
+
+    def state(self) -> LedgerState:
+        """Return the state, read anew if the files are others than before."""
+        for _ in range(ATTEMPTS):
+            names = self._folder.names()
+            if self._state is None or self._state.files != _files_of(names):
+                try:
+                    self._state = self._read(names)
+                except FileNotFoundError:  # Written anew since it was listed.
+                    continue
+            return self._state
+        raise CheckpointError(f"replays: {self.where} changes while it is read; only one query may use it")
+
+    def _decided(self, state: LedgerState, batch_id: int) -> tuple[pa.Table, str] | None:
+        name = _batch_name(batch_id)
+        if name not in state.files:
+            return None
+        rows, note = self._read_file(name)
+        return rows, note.failed
+
+    def record(self, state: LedgerState, batch_id: int, decisions: Decisions, query: str, failed: str) -> LedgerState:
+        """Write what a micro-batch decided; before that the ledger anew if it has grown too long."""
         if not self._has_written:  # What a process before this one had begun, which was killed.
             self._folder.remove_unfinished("batch-", "state-")
             self._has_written = True
@@ -272,9 +326,9 @@ class ReplayLedger:
             counts=decisions.counts,
             last=batch_id,
             query=query or state.query,
+            id=id_,
             files=state.files | {name},
             rows=state.rows + decisions.rows.num_rows,
-            id=id_,
         )
         return self._state
 
@@ -287,14 +341,14 @@ class ReplayLedger:
         if len(state.files) <= _FILES_MAX and state.rows <= _ROWS_PER_HELD * held + _ROWS_SPARE:
             return state
         name = _state_name(state.last)
-        self._write(name, state.held, state.counts, {"previous": _NONE, "query": state.query, "id": state.id})
+        self._write(name, state.held, state.counts, {"previous": NONE, "query": state.query, "id": state.id})
         for old in sorted(self._folder.names() - {name}):
             if _NAME.fullmatch(old):
                 self._folder.remove(old)
         return state._replace(files=frozenset({name}), rows=held)
 
     def _write(self, name: str, rows: pa.Table, counts: ReplayCounts, note: Mapping[str, Any]) -> None:
-        note = {"version": _VERSION, "ids": self._ids, "counts": counts._asdict(), **note}
+        note = {"version": VERSION, "ids": self._ids, "counts": counts._asdict(), **note}
         table = rows.replace_schema_metadata({_KEY: json.dumps(note).encode()})
         self._folder.write(name, seal_parquet(parquet_of(table), name))
 
@@ -303,7 +357,7 @@ class ReplayLedger:
         numbers = {name: _number_of(name) for name in files}
         full = max((number for name, number in numbers.items() if name.startswith("state")), default=None)
         parts = [self._schema.empty_table()]
-        last, query, id_, counts = _NONE, "", "", ReplayCounts()
+        last, query, id_, counts = NONE, "", "", ReplayCounts()
         if full is not None:
             table, note = self._read_file(_state_name(full))
             parts.append(table)
@@ -314,39 +368,24 @@ class ReplayLedger:
             table, note = self._read_file(_batch_name(number))
             if note.previous != last:
                 raise CheckpointError(
-                    f"replays: {self._folder.path}/{_batch_name(number)}: the file of micro-batch {note.previous} is"
-                    f" missing, which was before {number}; put it back, or begin with a new checkpoint and a new folder"
-                    " of replays"
+                    f"replays: {self.where}/{_batch_name(number)}: the file of micro-batch {note.previous} is"
+                    f" missing, which was before {number}; put it back, or begin with a new checkpoint and a new"
+                    " ledger"
                 )
             parts.append(table)
             last, query, id_, counts = number, note.query, note.id, note.counts
-        return LedgerState(fold(parts), counts, last, query, files, sum(part.num_rows for part in parts), id_)
+        return LedgerState(fold(parts), counts, last, query, id_, files, sum(part.num_rows for part in parts))
 
-    def _read_file(self, name: str) -> tuple[pa.Table, _Note]:
+    def _read_file(self, name: str) -> tuple[pa.Table, Note]:
         data = self._folder.read(name)
         try:
             table = pq.read_table(pa.BufferReader(unseal_parquet(data, name)))
         except ValueError as error:
             raise CheckpointError(
-                f"replays: {self._folder.path}/{name} is damaged ({error}); begin with a new checkpoint and a new"
-                " folder of replays"
+                f"replays: {self.where}/{name} is damaged ({error}); begin with a new checkpoint and a new ledger"
             ) from error
-        note = json.loads(table.schema.metadata[_KEY])
-        if note["version"] != _VERSION:
-            raise CheckpointError(
-                f"replays: {self._folder.path}/{name}: expected format version {_VERSION}, got {note['version']}; run"
-                " the query with the release of acker that wrote it"
-            )
-        ids = note.get("ids", "long")
-        if ids != self._ids:
-            raise CheckpointError(
-                f"replays: {self._folder.path}/{name}: its message ids are of type {ids!r}, and Replays was made with"
-                f" message_id={self._ids!r}: messages with other ids need a new folder of replays"
-            )
-        counts = ReplayCounts(**note["counts"])
-        return table.replace_schema_metadata(None), _Note(
-            counts, note["previous"], note["query"], note["id"], note.get("failed", "")
-        )
+        note = Note.of(json.loads(table.schema.metadata[_KEY]), f"{self.where}/{name}", self._ids)
+        return table.replace_schema_metadata(None), note
 
 
 def parquet_of(table: pa.Table) -> bytes:

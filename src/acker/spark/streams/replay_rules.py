@@ -225,11 +225,16 @@ def _rows_of_failures(
         "root_id": failed.root_id,
         "outcome": failed.outcome,
         "component": failed.component if isinstance(failed, PipelineCompletions) else pa.nulls(len(failed)),
-        "reason": [str(text)[:REASON_CHARS_MAX] for text in texts],
+        "reason": [_clean(text) for text in texts],
         "step": step,
         "at_ms": np.where(step == ReplayStep.WAIT, now_ms + wait_ms, now_ms),
     }
     return pa.table(columns).cast(schema)
+
+
+def _clean(text: object) -> str:
+    """Return a reason as any database takes it: not too long, and without NUL."""
+    return str(text)[:REASON_CHARS_MAX].replace("\0", "\ufffd")
 
 
 def _next_step(

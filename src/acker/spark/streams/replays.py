@@ -19,6 +19,7 @@ from acker.spark.folders import Folder
 from acker.spark.streams.replay_ledger import (
     ID_TYPES,
     REPLAY_SCHEMA,
+    FolderLedger,
     ReplayCounts,
     ReplayLedger,
     ReplayStep,
@@ -26,6 +27,7 @@ from acker.spark.streams.replay_ledger import (
     replay_schema,
 )
 from acker.spark.streams.replay_rules import ReasonsFunction, ReplayRules, decide, fingerprint, name_reasons, reason_of
+from acker.spark.streams.replay_stores import ReplayStore, StoredLedger
 
 if TYPE_CHECKING:
     from acker._engine.completions import Completions
@@ -47,9 +49,10 @@ class Replays:
 
     Parameters
     ----------
-    ledger : path
-        The folder that keeps the messages that failed and are not done: local, or a URI of a filesystem that pyarrow
-        knows. It belongs to one checkpoint. Put it beside that, not into it.
+    ledger : path or ReplayStore
+        Where the messages are that failed and are not done. A path is a folder: local, or a URI of a filesystem that
+        pyarrow knows; put it beside the checkpoint, not into it. Tables are `SqlReplayStore`, `TableReplayStore`, and
+        what you write as a `ReplayStore`. A ledger belongs to one checkpoint.
     replay : callable or path
         Called as ``replay(messages, batch_id)`` with an Arrow table of `Replays.schema` that has at least one row:
         `attempt` is the attempt that begins, 2 or more, and `root_id`, `outcome`, `component` and `reason` say how the
@@ -110,7 +113,7 @@ class Replays:
 
     def __init__(
         self,
-        ledger: str | os.PathLike[str],
+        ledger: str | os.PathLike[str] | ReplayStore,
         *,
         replay: ReplayFunction | str | os.PathLike[str],
         dead_letter: ReplayFunction | str | os.PathLike[str],
@@ -133,15 +136,22 @@ class Replays:
         for name, function in (("reasons", reasons), ("clock", clock)):
             if function is not None and not callable(function):
                 raise ArgumentTypeError(f"{name}: expected a function, got {type(function).__name__}")
-        folder = Folder("ledger", ledger)
-        self._where = folder.path
+        if not isinstance(ledger, (str, os.PathLike, ReplayStore)):
+            raise ArgumentTypeError(
+                "ledger: expected the path of a folder, or a ReplayStore with open, note, rows and save, got"
+                f" {type(ledger).__name__}"
+            )
         if message_id not in ID_TYPES:
             raise ArgumentValueError(
                 f"message_id: expected one of {', '.join(map(repr, ID_TYPES))}, got {message_id!r}"
             )
         self._ids = message_id
         self.ddl, self.schema = _DDL.format(message_id), replay_schema(message_id)
-        self._ledger = ReplayLedger(folder, message_id)
+        self._ledger: ReplayLedger = (
+            StoredLedger(ledger, message_id)
+            if isinstance(ledger, ReplayStore)
+            else FolderLedger(Folder("ledger", ledger), message_id)
+        )
         self._replay = _outlet("replay", replay)
         self._dead_letter = _outlet("dead_letter", dead_letter)
         self._reasons = reasons or name_reasons
@@ -201,7 +211,7 @@ class Replays:
             rows = decisions.rows
             self._report(batch_id, rows, decisions.counts)
         elif rows.num_rows:
-            _log.info("replays of %s: micro-batch %d runs again, as it was decided", self._where, batch_id)
+            _log.info("replays of %s: micro-batch %d runs again, as it was decided", self._ledger.where, batch_id)
         step = rows["step"].to_numpy()
         for wanted, act in ((ReplayStep.DEAD_LETTER, self._dead_letter), (ReplayStep.REPLAY, self._replay)):
             messages = rows.filter(pa.array(step == wanted)).select(REPLAY_SCHEMA.names)
@@ -223,7 +233,7 @@ class Replays:
             _log.warning(
                 "replays of %s: micro-batch %d: %d messages were replayed, and no tree of them ended within %g s, which"
                 " counts as a failure: see whether what is replayed is read",
-                *(self._where, batch_id, overdue, self._rules.open_secs_max),
+                *(self._ledger.where, batch_id, overdue, self._rules.open_secs_max),
             )
 
     def _report(self, batch_id: int, rows: pa.Table, counts: ReplayCounts) -> None:
@@ -235,13 +245,13 @@ class Replays:
         _log.info(
             "replays of %s: micro-batch %d: %d begin to wait, %d replayed, %d recovered, %d dead letters; now %d wait"
             " and %d are open",
-            *(self._where, batch_id, waits, replayed, recovered, dead, counts.waiting, counts.open),
+            *(self._ledger.where, batch_id, waits, replayed, recovered, dead, counts.waiting, counts.open),
         )
         if dead:
             one = rows.filter(pa.array(step == ReplayStep.DEAD_LETTER)).slice(0, 1).to_pylist()[0]
             _log.warning(
                 "replays of %s: micro-batch %d: messages that are given up: %d, one of them message %r of task %d: %s",
-                *(self._where, batch_id, dead, one["message_id"], one["task_id"], reason_of(one)),
+                *(self._ledger.where, batch_id, dead, one["message_id"], one["task_id"], reason_of(one)),
             )
 
 
