@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 from acker._engine.protocol import Outcome
 from acker.errors import ArgumentValueError
 from acker.spark.block_settlement import by_shard
+from acker.spark.job_descriptions import describe_jobs
 from acker.spark.messages import quote_column
 from acker.spark.options import CompletionKeywords, check_options, takes_options
 from acker.spark.pipelines.collector import COUNTERS_SHARD
@@ -89,6 +91,26 @@ class Pipeline:
         print("== Tracked Pipeline ==", *self.plan.graph.lines(), "", sep="\n")  # noqa: T201  As Spark's does.
         self._explained.explain(mode=mode)
 
+    def described(self, text: str = "") -> AbstractContextManager[None]:
+        """Return a context manager that names the components and steps in Spark's UI, at jobs and stages.
+
+        These are the jobs that this thread starts in the ``with`` block. What the thread has set by
+        ``setJobDescription`` stands before, and is set again behind the block. No effect with Spark Connect.
+
+        Parameters
+        ----------
+        text : str
+            Stands before the components.
+
+        Examples
+        --------
+        >>> with shipped.described("nightly"):                                                          # doctest: +SKIP
+        ...     shipped.data().write.parquet("shipped")
+        """
+        lines = self.plan.graph.lines()
+        graph = "; ".join([line for line in lines if " > " in line] or lines)
+        return describe_jobs(self.dataframe.sparkSession, f"{text}: {graph}" if text else graph)
+
     def persist(self, level: StorageLevel | None = None) -> Self:
         """Keep the computed rows, so that data, completions and failures come from one evaluation."""
         self._refuse_streaming(
@@ -156,7 +178,9 @@ class Pipeline:
         if self.plan.ends_in_sql:
             trees = done.select(F.col("root_id").alias(ROOT))
             return rows_without(self.dataframe, trees).select(*map(quote_column, self.plan.schema.names))
-        return self._rows([row.root_id for row in done.select("root_id").collect()])
+        with self.described("acked()"):
+            rows = done.select("root_id").collect()
+        return self._rows([row.root_id for row in rows])
 
     def unfinished(self, source: DataFrame | None = None) -> DataFrame:
         """Return the messages whose trees did not end ACKED, with the rows that they were.
@@ -215,7 +239,8 @@ class Pipeline:
     def counters(self) -> PipelineCounters:
         """Compute the counters of each component; evaluates the pipeline."""
         self._refuse_streaming("counters", "a stream has no end to sum up at: ask a `micro_batch`")
-        rows = self.dataframe.where(F.col(SHARD) == COUNTERS_SHARD).select(BLOCK).collect()
+        with self.described("counters()"):
+            rows = self.dataframe.where(F.col(SHARD) == COUNTERS_SHARD).select(BLOCK).collect()
         self._counters = sum_counters([json.loads(bytes(row[0])) for row in rows])
         return self._counters
 
