@@ -16,8 +16,10 @@ from acker import Outcome
 from acker._engine.ids import root_ids, tuple_ids
 from acker.errors import AckerError
 from acker.spark import completions_of
+from acker.spark.pipelines.sql_checks import columns_read, find_columns_read
 from acker.spark.pipelines.sql_ids import sql_root_ids, sql_tuple_ids
 from acker.spark.pipelines.tracked import spout
+from tests.spark.plans import plan_of
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -113,10 +115,6 @@ def test_outcomes_and_rows_are_those_of_python_bolts(spark) -> None:
     assert found == outcomes(python)
     assert {line: one[2] for line, one in found.items()} == dict.fromkeys(range(1, 7), Outcome.ACKED)
     python.unpersist()
-
-
-def plan_of(frame) -> str:
-    return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
 def letters(row):
@@ -261,13 +259,14 @@ def test_steps_that_spark_cannot_run_for_each_row_alone_are_refused(spark) -> No
 def test_a_row_whose_expression_is_null_fails_with_the_reason(spark) -> None:
     rows = [(1, "10", 2), (2, "ten", 2), (3, None, 2), (4, "x" * 2000, 1), (None, "no", 1), (5, "8", 0)]
     frame = spark.createDataFrame(rows, "line long, text string, by int").coalesce(1)
+    to_int = F.col("text").try_cast("int")  # Its text differs with Spark Connect.
     tracked = spout(frame, message_id="line", component="lines", run_seed=1).with_columns(
-        number=F.col("text").try_cast("int"), share="try_divide(10, `by`)", on_error="fail_row", component="parse"
+        number=to_int, share="try_divide(10, `by`)", on_error="fail_row", component="parse"
     )
     tracked = tracked.select("line", "number", "share").sink()
     assert rows_of(tracked.data()) == ["Row(line=1, number=10, share=5.0)", "Row(line=3, number=None, share=5.0)"]
     reasons = {line: (one[2].name, *one[3:]) for line, one in outcomes(tracked).items()}
-    number = ("FAILED", "parse", "number: TRY_CAST(text AS INT) is null")
+    number = ("FAILED", "parse", f"number: {str(to_int)[8:-2]} is null")
     share = ("FAILED", "parse", "share: try_divide(10, `by`) is null")
     acked = ("ACKED", None, None)
     assert reasons == {1: acked, 2: number, 3: acked, 4: number, 5: share}
@@ -277,3 +276,26 @@ def test_a_row_whose_expression_is_null_fails_with_the_reason(spark) -> None:
     assert len(failures[4][2]) == 1000 and failures[4][2].endswith("…")
     with pytest.raises(AckerError, match="on_error: expected 'fail_job' or 'fail_row', got 'drop'"):
         tracked.with_columns(n="line", on_error="drop")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "try_divide(a, length(`b.c`))",
+        "try_cast(B.c as int)",
+        "transform(list, a -> a + d)[0]",
+        "current_date()",
+        "if(`user` = 'e', current_user, f)",
+        "1",
+    ],
+)
+def test_a_client_without_a_jvm_finds_the_columns_that_an_expression_reads(spark, expression) -> None:
+    """As a classic session says it."""
+    row = (
+        "1 as a, 'x' as `b.c`, named_struct('c', '3') as b, array(1) as list, 2 as d, 'e' as `user`, 'f' as f, 7 as a1"
+    )
+    frame = spark.sql(f"select {row}")
+    column = F.expr(expression)
+    reads, _ = columns_read(frame, frame.columns, {"n": column})
+    told = {name.lower() for name in reads["n"]}  # As the expression writes them.
+    assert find_columns_read(frame, frame.columns, column) == [name for name in frame.columns if name in told]

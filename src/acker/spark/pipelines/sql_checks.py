@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  The name everyone uses.
 
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from acker.spark.pipelines.pipeline_plan import PipelinePlan
 
 # Nodes of a plan that a step must not add: Spark would read rows there that a step before has dropped.
-_NODES: Final = ("Aggregate", "Window", "Generate", "EvalPython")
+_NODES: Final = re.compile(r"^[ :+*()\d-]*\w*(?:Aggregate|Window|Generate|EvalPython)", re.MULTILINE)
+# Functions, in the text of an expression, that differ when Spark computes a row again.
+_RANDOM: Final = re.compile(
+    r"\b(?:rand\w*|uniform|uuid|shuffle|monotonically_increasing_id|input_file_\w+|spark_partition_id)\(", re.IGNORECASE
+)
+# Names that Spark takes for a function where no column has them.
+_FUNCTIONS: Final = re.compile(r"(?:current_\w+|localtimestamp|(?:session_)?user|grouping__id)", re.IGNORECASE)
+
+_SEVERAL: Final = "an aggregate, a window or a generator, which reads or makes several rows"
+_DIFFERS: Final = ", which differs when Spark computes a row again: compute it before, or in"
 
 _HOWS: Final = ("inner", "left", "left_semi", "left_anti")
 _TRACKED_HOWS: Final = (*_HOWS, "right", "outer")
@@ -33,6 +44,11 @@ def expression_of(step: str, name: str, value: Any) -> Column:
     if isinstance(value, Column):
         return value
     raise ArgumentTypeError(f"{step}: {name}: expected a Column or the text of an expression, got {value!r}")
+
+
+def text_of(expression: Column | str) -> str:
+    """Return an expression as text, as the user wrote it or as PySpark shows it."""
+    return expression if isinstance(expression, str) else str(expression).removeprefix("Column<'").removesuffix("'>")
 
 
 def check_expressions(step: str, frame: DataFrame, columns: Sequence[Column]) -> StructType:
@@ -51,7 +67,7 @@ def check_expressions(step: str, frame: DataFrame, columns: Sequence[Column]) ->
     if is_classic(frame.sparkSession):
         _check_plan(step, frame, probe)
     else:
-        _check_text(step, frame, probe)
+        _check_text(step, frame, columns)
     return schema
 
 
@@ -110,30 +126,43 @@ def check_tracked_sides(left: PipelinePlan, right: PipelinePlan, on: Sequence[st
             raise ArgumentTypeError(f"join: {name!r} is {one} on one side and {two} on the other: cast one of them")
 
 
-def columns_read(step: str, frame: Any, columns: dict[str, Column]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return which columns of the rows each expression reads, and its text.
-
-    Raises
-    ------
-    ArgumentValueError   the session is one of Spark Connect, whose client does not know that.
-    """
+def columns_read(
+    frame: Any, users: Sequence[str], columns: dict[str, Column]
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return which of the user's columns each expression reads, and its text."""
+    texts = {name: text_of(column) for name, column in columns.items()}
     if not is_classic(frame.sparkSession):
-        raise ArgumentValueError(
-            f"{step}: on_error='fail_row' needs a session that is not one of Spark Connect: use a bolt"
-        )
-    reads, texts = {}, {}
+        return {name: find_columns_read(frame, users, column) for name, column in columns.items()}, texts
+    reads = {}
     for name, column in columns.items():
         expression = frame.select(column)._jdf.queryExecution().analyzed().expressions().apply(0)
         found = expression.references().toSeq()
         reads[name] = [found.apply(index).name() for index in range(found.size())]
-        texts[name] = str(column).removeprefix("Column<'").removesuffix("'>")
     return reads, texts
+
+
+def find_columns_read(frame: Any, users: Sequence[str], column: Column) -> list[str]:
+    """Return the columns without which Spark cannot resolve an expression, as a client of Spark Connect can find them.
+
+    Halves of the columns are left out, and halves of those without which it does not resolve.
+    """
+
+    def find(names: Sequence[str]) -> list[str]:
+        try:
+            _ = frame.drop(*names).select(column).schema
+        except AnalysisException:
+            half = len(names) // 2
+            return [*find(names[:half]), *find(names[half:])] if half else [*names]
+        text = str(column).lower()
+        return [name for name in names if _FUNCTIONS.fullmatch(name) and name.lower() in text]
+
+    return find(users)
 
 
 def _check_plan(step: str, frame: Any, probe: Any) -> None:
     before, plan = (each._jdf.queryExecution().analyzed() for each in (frame, probe))
     if plan.nodeName() != "Project" or not plan.child().equals(before):
-        raise _refuse(step, "an aggregate, a window or a generator, which reads or makes several rows: use explode,")
+        raise _refuse(step, f"{_SEVERAL}: use explode,")
     expressions = plan.expressions()
     for index in range(expressions.size()):
         expression = expressions.apply(index)
@@ -142,17 +171,26 @@ def _check_plan(step: str, frame: Any, probe: Any) -> None:
                 step, f"a Python function ({expression.toString()}), which Spark calls for dropped rows too: use"
             )
         if not expression.deterministic():
-            raise _refuse(
-                step,
-                f"{expression.toString()}, which differs when Spark computes a row again: compute it before, or in",
-            )
+            raise _refuse(step, f"{expression.toString()}{_DIFFERS}")
 
 
-def _check_text(step: str, frame: Any, probe: Any) -> None:
-    """Check the physical plan; a client of Spark Connect has no other."""
-    before, plan = (each._explain_string(mode="simple") for each in (frame, probe))
-    if any(plan.count(node) > before.count(node) for node in _NODES):
-        raise _refuse(step, "an aggregate, a window, a generator or a Python function: use explode,")
+def _check_text(step: str, frame: Any, columns: Sequence[Column]) -> None:
+    """Check physical plans; a client of Spark Connect has no other. Of several columns Spark may leave some out."""
+
+    def count_nodes(probed: Any) -> int:
+        return len(_NODES.findall(probed._explain_string(mode="simple")))
+
+    for column in columns:
+        text = text_of(column)
+        if _RANDOM.search(text):
+            raise _refuse(step, f"{text}{_DIFFERS}")
+        try:
+            is_several = count_nodes(frame.select(column)) > count_nodes(frame)
+        except PySparkException:
+            # Rows that the client sent are computed while Spark plans, if one alone is enough; one of them raises.
+            continue
+        if is_several:
+            raise _refuse(step, f"{_SEVERAL}, or a Python function ({text}): use explode,")
 
 
 def _refuse(step: str, found: str) -> ArgumentValueError:

@@ -43,6 +43,7 @@ from acker.spark.pipelines.sql_checks import (
     check_tracked_sides,
     columns_read,
     expression_of,
+    text_of,
 )
 from acker.spark.pipelines.sql_joins import join_static, join_tracked
 from acker.spark.pipelines.sql_rows import (
@@ -334,7 +335,7 @@ class Tracked(Pipeline):
         step = f"with_columns({', '.join(values)})"
         if on_error == "fail_job":
             return Tracked(plan.sql_step(lambda frame: project(frame, chosen), step))
-        reads, texts = columns_read("with_columns", plan.frame, values)
+        reads, texts = columns_read(plan.frame, plan.schema.names, values)
         failing = plan.sql_step(lambda frame: fail_nulls(frame, values, texts, reads, component), step)
         return Tracked(replace(failing, may_fail=True))
 
@@ -353,7 +354,7 @@ class Tracked(Pipeline):
         found = check_expressions("where", plan.frame, [value])[0].dataType
         if not isinstance(found, BooleanType):
             raise ArgumentTypeError(f"where: expected a condition, got an expression of {found.simpleString()}")
-        return Tracked(plan.sql_step(lambda frame: keep(frame, value), f"where({_text_of(condition)})"))
+        return Tracked(plan.sql_step(lambda frame: keep(frame, value), f"where({text_of(condition)})"))
 
     def explode(
         self, column: str, *, into: str | None = None, outer: bool = False, component: str = "explode"
@@ -563,17 +564,13 @@ class Grouped(Tracked):
         plan = self._ungrouped
         if plan.unread:
             plan = replace(plan.sql_step(end_trees, ""), unread=frozenset())
-        graph = self.plan.graph.step(f"agg({', '.join(map(_text_of, columns))})")
+        graph = self.plan.graph.step(f"agg({', '.join(map(text_of, columns))})")
         return Aggregated(replace(plan, graph=graph), aggregate)
 
 
 def _refuse_aggregated(step: str, other: object) -> None:
     if isinstance(other, Aggregated):
         raise ArgumentTypeError(f"{step}: expected a Tracked, got Aggregated: {ENDED}")
-
-
-def _text_of(expression: Column | str) -> str:
-    return expression if isinstance(expression, str) else str(expression).removeprefix("Column<'").removesuffix("'>")
 
 
 def _check_columns(plan: PipelinePlan, columns: Sequence[str]) -> None:
