@@ -222,6 +222,23 @@ def test_a_key_that_most_rows_have_is_joined_once_for_each_pair(spark) -> None:
     counts = joined.completions(include_pending=True).groupBy("outcome").count().collect()
     assert [tuple(row) for row in counts] == [(int(ACKED), 5_400)]
     kept = side("x", 5_000, key).join(side("y", 400, key), "key", "left_semi").sink()
+def test_explain_shows_both_sides_of_a_join(spark, capsys) -> None:
+    frame = spark.createDataFrame([(1, "a")], "id long, key string")
+    one = spout(frame, message_id="id", component="orders", run_seed=1).where("id > 0").select("key")
+    two = spout(frame, message_id="id", component="customers", run_seed=1)
+    prices = frame.select("key", F.lit(3).alias("price"))
+    one.join(two.drop("id"), "key", "outer").join(prices, "key", "left").sink().explain()
+    shown = capsys.readouterr().out.splitlines()
+    steps = "join(key, outer) > join(key, left) > sink"
+    assert shown[:4] == [
+        "== Tracked Pipeline ==",
+        f"orders > where(id > 0) > select(key) > {steps}",
+        f"customers > select(key) > {steps}",
+        "",
+    ]
+    assert "== Physical Plan ==" in shown
+
+
     assert kept.data().count() == 4_000 + 40 and kept.completions().count() == 5_400
 
 
