@@ -103,6 +103,26 @@ class Cluster:
         place = TopicPartition(topic, partition, before)
         self.admin.delete_records([place])[place].result(LONG)
 
+    def committed_messages(self, topic, partition=0):
+        """Return the messages that a reader of committed messages sees.
+
+        A server confirms a commit before its markers are in the topic, and readers come to the end before them.
+        """
+        place = TopicPartition(topic, partition)
+        config = {"bootstrap.servers": self.url, "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
+        with contextlib.closing(Consumer({**config, "isolation.level": "read_uncommitted"})) as looker:
+            _, end = looker.get_watermark_offsets(place, timeout=LONG)
+        found = []
+        with contextlib.closing(Consumer({**config, "logger": Quiet()})) as consumer:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(LONG)
+                assert message is not None, f"the transactions up to {end} do not end; {len(found)} messages"
+                if not message.error():
+                    found.append(message)
+                elif message.offset() >= end:
+                    return found
+
     def look(self, group=None):
         """Return a consumer that only looks."""
         return Consumer({"bootstrap.servers": self.url, "group.id": group or "looker", "logger": Quiet()})

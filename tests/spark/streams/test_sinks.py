@@ -33,7 +33,7 @@ class Stream:
     """A folder of completions, one micro-batch a file, and a query on it that can be started again."""
 
     def __init__(self, spark, folder):
-        self._spark, self._files, self._checkpoint = spark, folder / "files", folder / "checkpoint"
+        self._spark, self._files, self.checkpoint = spark, folder / "files", folder / "checkpoint"
         self._files.mkdir()
         self._written = 0
 
@@ -47,12 +47,12 @@ class Stream:
     def start(self, function, through):
         frame = self._spark.readStream.schema(SCHEMA).parquet(str(self._files)).mapInArrow(through, SCHEMA)
         writer = frame.writeStream.foreachBatch(function)
-        return writer.option("checkpointLocation", str(self._checkpoint)).trigger(availableNow=True).start()
+        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
 
     def run(self, function, where="true"):
         frame = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(self._files))
         writer = frame.where(where).withColumn("more", frame.root_id + 1).writeStream.foreachBatch(function)
-        query = writer.option("checkpointLocation", str(self._checkpoint)).trigger(availableNow=True).start()
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
 
 
@@ -96,6 +96,20 @@ def test_nothing_is_called_without_completions_unless_asked(stream, options, cal
     seen = {}
     stream.run(for_each_completion(lambda done, batch_id: seen.update({batch_id: len(done)}), **options), "root_id > 9")
     assert seen == {batch_id: 3 * batch_id for batch_id in called}
+
+
+def test_a_sink_gets_the_id_of_the_query_too(stream):
+    seen = []
+
+    class Sink:
+        def write(self, done, batch_id, query_id):
+            seen.append((sorted(done.rows()), batch_id, query_id))
+
+    for number in range(2):
+        stream.write(rows_of(number))
+        stream.run(for_each_completion(Sink()), "root_id > 9")
+    id_of_checkpoint = json.loads((stream.checkpoint / "metadata").read_text())["id"]
+    assert seen == [(rows_of(1), 1, id_of_checkpoint)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Kafka: topics read by a consumer group as a source, and a publisher. The client is confluent-kafka."""
+"""Kafka: topics read by a consumer group, a publisher, a sink of streams on Spark. The client is confluent-kafka."""
 
 # Before the modules below, which import it too.
 try:
@@ -8,6 +8,7 @@ except ImportError as missing:
 
 from acker.connectors.kafka.assignments import KafkaStats
 from acker.connectors.kafka.publisher import KafkaPublisher
+from acker.connectors.kafka.sink import KafkaSink
 from acker.connectors.kafka.source import Kafka
 
-__all__ = ["Kafka", "KafkaPublisher", "KafkaStats"]
+__all__ = ["Kafka", "KafkaPublisher", "KafkaSink", "KafkaStats"]

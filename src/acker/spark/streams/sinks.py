@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -37,15 +37,24 @@ _INTERRUPTIONS: Final = ("InterruptedException", "InterruptedIOException", "Clos
 BatchFunction: TypeAlias = "Callable[[Completions, int], object]"
 
 
+@runtime_checkable
+class CompletionSink(Protocol):
+    """Writes each micro-batch of a query once."""
+
+    def write(self, completions: Completions, batch_id: int, query_id: str, /) -> object:
+        """Write a micro-batch, unless it is written; the id of a query belongs to its checkpoint."""
+
+
 def for_each_completion(
-    batch_fn: BatchFunction | None = None, *, empty: bool = False, replays: Replays | None = None
+    batch_fn: BatchFunction | CompletionSink | None = None, *, empty: bool = False, replays: Replays | None = None
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `writeStream.foreachBatch` that calls `batch_fn` with the completions of each micro-batch.
 
     Parameters
     ----------
-    batch_fn : callable, optional
-        Called as ``batch_fn(completions, batch_id)`` with `acker.Completions` and an int, in the process that started
+    batch_fn : callable or sink, optional
+        A sink that knows by itself what it has written, such as `acker.connectors.kafka.KafkaSink`; or a function,
+        called as ``batch_fn(completions, batch_id)`` with `acker.Completions` and an int, in the process that started
         the query (with Spark Connect: in one of the server's), for one micro-batch after the other. Its result is
         ignored. When it raises, the query ends with that error and the micro-batch counts as not done.
     empty : bool
@@ -92,7 +101,7 @@ def for_each_completion(
     >>> query = writer.option("checkpointLocation", "checkpoint").start()                               # doctest: +SKIP
     """
     is_needed = batch_fn is not None or replays is None
-    if is_needed and not callable(batch_fn):
+    if is_needed and not (callable(batch_fn) or isinstance(batch_fn, CompletionSink)):
         raise ArgumentTypeError(
             f"batch_fn: expected a function of (completions, batch_id), got {type(batch_fn).__name__}"
         )
@@ -112,7 +121,11 @@ def for_each_completion(
             done = _completions_of(frame.select(*COMPLETION_SCHEMA.names, *why).toArrow())
             if replays is not None:
                 replays.settle(done, batch_id, _query_id(frame))
-            if batch_fn is not None and (empty or len(done)):
+            if batch_fn is None or not (empty or len(done)):
+                return
+            if isinstance(batch_fn, CompletionSink):
+                batch_fn.write(done, batch_id, _query_id(frame))
+            else:
                 batch_fn(done, batch_id)
         except Exception as error:
             short = _shorten(error)
