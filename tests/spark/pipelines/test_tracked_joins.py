@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from acker import Outcome
 from acker.errors import AckerError
 from acker.spark import spout
+from tests.spark.plans import plan_of
 
 # The workers cannot import the tests; functions of this module travel as code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -95,10 +96,6 @@ def outcomes_of(tracked):
 
 def rows_of(frame):
     return sorted(map(tuple, frame.collect()), key=str)
-
-
-def plan_of(frame) -> str:
-    return str(frame._jdf.queryExecution().optimizedPlan().toString())
 
 
 def echo(row):
@@ -222,6 +219,9 @@ def test_a_key_that_most_rows_have_is_joined_once_for_each_pair(spark) -> None:
     counts = joined.completions(include_pending=True).groupBy("outcome").count().collect()
     assert [tuple(row) for row in counts] == [(int(ACKED), 5_400)]
     kept = side("x", 5_000, key).join(side("y", 400, key), "key", "left_semi").sink()
+    assert kept.data().count() == 4_000 + 40 and kept.completions().count() == 5_400
+
+
 def test_explain_shows_both_sides_of_a_join(spark, capsys) -> None:
     frame = spark.createDataFrame([(1, "a")], "id long, key string")
     one = spout(frame, message_id="id", component="orders", run_seed=1).where("id > 0").select("key")
@@ -237,9 +237,6 @@ def test_explain_shows_both_sides_of_a_join(spark, capsys) -> None:
         "",
     ]
     assert "== Physical Plan ==" in shown
-
-
-    assert kept.data().count() == 4_000 + 40 and kept.completions().count() == 5_400
 
 
 def test_pipelines_that_cannot_be_joined_are_refused(spark) -> None:
