@@ -160,6 +160,11 @@ class Bucket:
         (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         return {"SPARK_CONF_DIR": str(folder)}
 
+    def keys(self, prefix: str) -> list[str]:
+        """Return the names that begin so."""
+        found = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix)
+        return [each["Key"] for each in found.get("Contents", [])]
+
     def uploads(self) -> list[str]:
         """Return the uploads that were begun and never ended, which cost money and are shown nowhere."""
         return [each["Key"] for each in self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])]

@@ -1,9 +1,12 @@
 """An object store, reached by one setting for Spark and acker: files, streams, topologies under kills, and faults."""
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +116,35 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path,
     account = program.ends()
     assert (account.acked, account.dead) == (105, 5)
     assert bucket.uploads() == []
+
+
+def test_make_run_goes_on_there_after_a_kill(tmp_path, bucket):
+    """The first driver is killed when two micro-batches are committed."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("\n".join(lines_of(3000, {})))
+    command = [sys.executable, str(ROOT / "examples/wordcount.py"), "--master", "local[2]"]
+    command += ["--input", str(tmp_path / "texts"), "--checkpoint", bucket.uri("words"), "--output", str(tmp_path)]
+    environment = {**environment_of(tmp_path), **bucket.spark_conf(tmp_path / "conf")}
+    with (tmp_path / "told").open("w") as told:
+        first = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+        )
+        while len({name.partition(".")[0] for name in bucket.keys("words/commits/")}) < 2:
+            assert first.poll() is None, (tmp_path / "told").read_text()
+            time.sleep(0.1)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost  nothing: each of 8 different words was counted as often as by the plain loop" in done.stdout
 
 
 def test_a_store_that_answers_503_and_is_slow_for_a_while_costs_time_only(bucket, door):
