@@ -92,7 +92,7 @@ def test_what_only_java_has_is_refused_with_the_mend(settings, text):
 @pytest.mark.leaves_behind("Arrow's client of S3 has an event loop as long as the process lives")
 def test_a_worker_gets_the_filesystem_whole_and_nothing_shows_its_secrets():
     settings = {**KEYS, "fs.s3a.endpoint": "http://127.0.0.1:1", "fs.s3a.endpoint.region": "here"}
-    store, path = locate("s3a://shop/a%20b/c", settings.get)
+    store, path = locate("s3a://shop/a%20b/c", lambda uri: open_store(uri, settings.get))
     place = Place("s3a://shop/a b/c", store, path)
     again = pickle.loads(pickle.dumps(place)).below("d")
     assert (str(again), again.path) == ("s3a://shop/a b/c/d", "shop/a b/c/d")

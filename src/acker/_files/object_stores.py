@@ -15,10 +15,11 @@ from acker.errors import ArgumentValueError
 # Name -> its value in Hadoop's configuration, or None.
 Settings = Callable[[str], str | None]
 
-# pyarrow's names of filesystems in which a file appears whole when it is closed, and folders are parts of names.
-OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3"})
+# Filesystems in which a file appears whole when it is closed, below folders that nobody has to make: pyarrow's names.
+# Their paths begin with a bucket, a container or a host.
+OBJECT_STORES: Final = frozenset({"abfs", "gcs", "s3", "py::hadoop"})
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-_AZURE_SCHEMES: Final = frozenset({"abfs", "abfss"})
+AZURE_SCHEMES: Final = frozenset({"abfs", "abfss"})
 
 # A store that answers 503 for a minute is no reason to end a stream. The waits are 25 ms, 50 ms and so on.
 _ATTEMPTS: Final = 12
@@ -79,7 +80,7 @@ def open_store(uri: str, settings: Settings) -> fs.FileSystem | None:
         return None
     if parts.scheme in S3_SCHEMES:
         return _patient_s3(s3_options(parts.netloc, settings))
-    if parts.scheme in _AZURE_SCHEMES:
+    if parts.scheme in AZURE_SCHEMES:
         return _azure(parts.netloc.rpartition("@")[2], settings)
     return None
 

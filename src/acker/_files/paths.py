@@ -19,9 +19,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from acker._engine.user_frames import user_stacklevel
-from acker._files.object_stores import S3_SCHEMES, Settings, open_store
+from acker._files.object_stores import AZURE_SCHEMES, OBJECT_STORES, S3_SCHEMES
 from acker._files.sink_log import LOG, read_log
 from acker.errors import ArgumentTypeError, ArgumentValueError
+
+# Opens a URI, or leaves it to pyarrow.
+Opener = Callable[[str], "fs.FileSystem | None"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 # Hadoop's names of the filesystem that pyarrow calls s3.
@@ -31,7 +34,8 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _URI_CHARACTERS: Final = "%/:@!$&'()+,;=~"
 # By the scheme of a URI, what lets pyarrow open it.
 _MENDS: Final = {
-    "hdfs": "it needs Hadoop's libhdfs, JAVA_HOME and CLASSPATH (`hadoop classpath --glob`) on each machine",
+    "hdfs": "make a Spark session first, or install Hadoop's libhdfs with JAVA_HOME and CLASSPATH"
+    " (`hadoop classpath --glob`)",
 }
 _OTHER_MEND: Final = "use s3a, abfss, gs or hdfs, or a path where the storage is mounted"
 
@@ -41,7 +45,7 @@ def list_files(
     *,
     filesystem: fs.FileSystem | None = None,
     logs: bool = True,
-    settings: Settings | None = None,
+    open_uri: Opener | None = None,
 ) -> list[tuple[fs.FileSystem, str]]:
     """Return the files that `paths` name, in order, each once, also where symbolic links give it several names.
 
@@ -52,8 +56,8 @@ def list_files(
         Where the paths are. By default that of each URI, and for other paths this machine.
     logs : bool
         Follow the logs of file sinks: in their directories only committed files count.
-    settings : callable, optional
-        Hadoop's configuration.
+    open_uri : callable, optional
+        See `locate`.
 
     Raises
     ------
@@ -81,7 +85,7 @@ def list_files(
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
         asked += 1
-        located, base, pattern = resolve(os.fspath(path), filesystem, settings)
+        located, base, pattern = resolve(os.fspath(path), filesystem, open_uri)
         number = next((i for i, (known, _) in enumerate(seen) if known.equals(located)), len(seen))
         if number == len(seen):
             seen.append((located, Directories(located, logs=logs)))
@@ -98,7 +102,7 @@ def list_files(
 
 
 def resolve(
-    path: str, given: fs.FileSystem | None = None, settings: Settings | None = None
+    path: str, given: fs.FileSystem | None = None, open_uri: Opener | None = None
 ) -> tuple[fs.FileSystem, str, list[str]]:
     """Return a filesystem, a path on it, and the pattern's segments below that path.
 
@@ -109,13 +113,13 @@ def resolve(
     path : str
     given : pyarrow.fs.FileSystem, optional
         Where the path is, if the path itself does not say it.
-    settings : callable, optional
-        Hadoop's configuration.
+    open_uri : callable, optional
+        See `locate`.
     """
     if given is not None:
         return _resolve_segments(path.split("/"), lambda first: (given, "/".join(first) or "/" * path.startswith("/")))
     segments = path.split("/") if is_uri(path) or os.sep == "/" else re.split(r"[\\/]", path)
-    return _resolve_segments(segments, lambda first: _locate_segments(first, path, settings))
+    return _resolve_segments(segments, lambda first: _locate_segments(first, path, open_uri))
 
 
 def _resolve_segments(
@@ -133,10 +137,10 @@ def _resolve_segments(
     return *locate_first(segments[:plain]), segments[plain:]
 
 
-def _locate_segments(segments: list[str], path: str, settings: Settings | None) -> tuple[fs.FileSystem, str]:
+def _locate_segments(segments: list[str], path: str, open_uri: Opener | None) -> tuple[fs.FileSystem, str]:
     base = "/".join(segments)
     if is_uri(path):
-        return locate(quote(base, safe=_URI_CHARACTERS), settings)
+        return locate(quote(base, safe=_URI_CHARACTERS), open_uri)
     # The workers may have another working directory.
     return locate(str(Path(base or ("/" if path.startswith("/") else ".")).absolute()))
 
@@ -172,14 +176,14 @@ class Place:
         return Place(f"{self.text}/{name}", self.filesystem, f"{self.path}/{name}")
 
 
-def locate(path: str | Place, settings: Settings | None = None) -> tuple[fs.FileSystem, str]:
+def locate(path: str | Place, open_uri: Opener | None = None) -> tuple[fs.FileSystem, str]:
     """Return the filesystem of an absolute path or a URI, and the path on it.
 
     Parameters
     ----------
     path : str or Place
-    settings : callable, optional
-        Hadoop's configuration. Without it pyarrow finds endpoints and credentials by itself.
+    open_uri : callable, optional
+        Opens URIs as a Spark session does. Without it pyarrow finds endpoints and credentials by itself.
 
     Raises
     ------
@@ -190,7 +194,7 @@ def locate(path: str | Place, settings: Settings | None = None) -> tuple[fs.File
         return path.filesystem, path.path
     if not is_uri(path):
         return fs.LocalFileSystem(use_mmap=True), path
-    store = open_store(path, settings) if settings is not None else None
+    store = open_uri(path) if open_uri is not None else None
     if store is not None:
         return store, path_in_store(path)
     scheme = path.partition(":")[0]
@@ -210,10 +214,18 @@ def is_uri(path: str) -> bool:
     return _URI.match(path) is not None
 
 
+def quote_uri(text: str) -> str:
+    """Return a URI of Hadoop's, in which nothing is escaped, as others write it."""
+    scheme, _, rest = text.partition(":")
+    return f"{scheme}:{quote(rest, safe='/:@[]')}"
+
+
 def path_in_store(uri: str) -> str:
-    """Return the path that pyarrow has for a URI of an object store: it begins with the bucket or container."""
+    """Return the path that a filesystem of `OBJECT_STORES` has for a URI."""
     parts = urlsplit(uri)
-    netloc = parts.netloc.partition("@")[0] if parts.scheme not in S3_SCHEMES else parts.netloc.rpartition("@")[2]
+    netloc = parts.netloc.rpartition("@")[2] if parts.scheme in S3_SCHEMES else parts.netloc
+    if parts.scheme in AZURE_SCHEMES:  # container@account
+        netloc = netloc.partition("@")[0]
     return f"{netloc}{unquote(parts.path)}"
 
 
@@ -362,11 +374,11 @@ class Directories:
 
     def _committed_below(self, root: str) -> dict[str, None]:
         if root not in self._committed:
-            self._committed[root] = dict.fromkeys(_paths_of(read_log(self._filesystem, root)))
+            self._committed[root] = dict.fromkeys(_paths_of(read_log(self._filesystem, root), self._filesystem))
         return self._committed[root]
 
 
-def _paths_of(uris: list[str]) -> Iterator[str]:
+def _paths_of(uris: list[str], filesystem: fs.FileSystem) -> Iterator[str]:
     """Yield the paths of URIs on their filesystem, with one call of pyarrow for each host, as remote calls are slow."""
     before: dict[tuple[str, str], str] = {}
     for uri in uris:
@@ -376,6 +388,7 @@ def _paths_of(uris: list[str]) -> Iterator[str]:
         if host not in before:
             # Java leaves characters unquoted that pyarrow does not accept. Where S3 is, only a request would tell.
             quoted = quote(uri, safe=_URI_CHARACTERS)
-            located = path_in_store(quoted) if parts.scheme in S3_SCHEMES else locate(quoted)[1]
+            is_store = parts.scheme in S3_SCHEMES or filesystem.type_name in OBJECT_STORES
+            located = path_in_store(quoted) if is_store else locate(quoted)[1]
             before[host] = located[: len(located) - len(path)]
         yield before[host] + path

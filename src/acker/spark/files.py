@@ -17,7 +17,7 @@ from acker._files.columns import columns_of, event_times_of, latest_of
 from acker._files.paths import list_files
 from acker._files.reader import Unit, deal, inspect_files, read_units
 from acker.spark.blocks import BLOCKS_DDL, block_row, encode_blocks
-from acker.spark.hadoop import settings_of
+from acker.spark.hadoop import opener_of
 from acker.spark.versioned_pickle import pack_function
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def blocks_of_files(
     ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
         See `acker.spark.completions_from_files`.
     """
-    files = list_files(paths, logs=follows_logs(spark), settings=settings_of(spark))
+    files = list_files(paths, logs=follows_logs(spark), open_uri=opener_of(spark))
     units = inspect_files(files)
     messages = sum(unit.messages for unit in units)
     needed = max(parallelism_of(spark), divide_up(messages, _TASK_MESSAGES_MAX))

@@ -33,7 +33,7 @@ class Folder:
         self._filesystem, self._root = place.filesystem, place.path.rstrip("/")
         is_local = isinstance(self._filesystem, fs.LocalFileSystem)
         # For errors and logs: a URI may hold a password.
-        self.path = self._root if is_local else f"{self._filesystem.type_name}://{self._root}"
+        self.path = self._root if is_local else f"{place.text.partition(':')[0]}://{self._root}"
 
     def make(self) -> None:
         """Make the folder, if it is missing, also in an object store: Spark reads a stream from no other one."""

@@ -11,20 +11,20 @@ import logging
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
 
 from acker._engine.protocol import INT64_MAX
 from acker._files.object_stores import OBJECT_STORES
-from acker._files.paths import Directories, locate, path_in_store, resolve
+from acker._files.paths import Directories, locate, path_in_store, quote_uri, resolve
 from acker._files.reader import deal, inspect_file
 from acker._files.sink_log import LOG
 from acker.errors import ArgumentTypeError, ArgumentValueError, ColumnTypeError, ColumnValueError
 from acker.spark.blocks import BLOCKS_DDL
 from acker.spark.files import follows_logs, gather_units, parallelism_of
-from acker.spark.hadoop import settings_of
+from acker.spark.hadoop import opener_of
 from acker.spark.partition_keys import partition_key
 from acker.spark.streams.reports import SKIPPED, SKIPPED_SUFFIX
 from acker.spark.streams.rows import TIMED_BLOCKS_DDL, block_batches
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from acker._files.object_stores import Settings
+    from acker._files.paths import Opener
     from acker._files.reader import Unit
     from acker.spark.options import CompletionOptions, FileSourceOptions
 
@@ -56,7 +56,7 @@ def blocks_of_directory(
     spark: SparkSession, directory: Any, shards: int, source: FileSourceOptions, options: CompletionOptions
 ) -> DataFrame:
     """Return a streaming DataFrame of the blocks of the files that come into a directory."""
-    path, filesystem, watched = _check_directory(directory, settings_of(spark))
+    path, filesystem, watched = _check_directory(directory, opener_of(spark))
     follow = follows_logs(spark)
     if follow:
         _check_followed(filesystem, watched)
@@ -78,13 +78,13 @@ def blocks_of_directory(
     return _observe_skipped(blocks, options.observation) if source.skip_foreign_files else blocks
 
 
-def _check_directory(directory: Any, settings: Settings | None) -> tuple[str, fs.FileSystem, str]:
+def _check_directory(directory: Any, open_uri: Opener | None) -> tuple[str, fs.FileSystem, str]:
     """Return the path for Spark's source, the filesystem, and the path on it."""
     expected = "paths: with streaming=True expected one directory that exists, without patterns"
     if not isinstance(directory, (str, os.PathLike)):
         raise ArgumentTypeError(f"{expected}, got {type(directory).__name__}")
     text = os.fspath(directory)
-    filesystem, root, pattern = resolve(text, settings=settings)
+    filesystem, root, pattern = resolve(text, open_uri=open_uri)
     if pattern or filesystem.get_file_info(root).type != fs.FileType.Directory:
         raise ArgumentValueError(f"{expected}, got {text!r}")
     host, path = "file://", root
@@ -181,8 +181,7 @@ def _observe_skipped(blocks: DataFrame, name: str) -> DataFrame:
 
 def _path_on(filesystem: fs.FileSystem, path: str) -> str:
     """Return the path on the watched directory's filesystem of a path of Spark's: a URI in which nothing is escaped."""
-    scheme, _, rest = path.partition(":")
     if isinstance(filesystem, fs.LocalFileSystem):
-        return rest
-    uri = f"{scheme}:{quote(rest)}"
+        return path.partition(":")[2]
+    uri = quote_uri(path)
     return path_in_store(uri) if filesystem.type_name in OBJECT_STORES else locate(uri)[1]
