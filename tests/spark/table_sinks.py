@@ -11,6 +11,7 @@ import sys
 
 from blocks import ROOT
 from tests.connectors.running_page import programs_of
+from tests.spark.replay_recipe import SENT_AGAIN, recipe
 from tests.spark.streams.replay_kills import EXPECTED
 
 QUERIES = """
@@ -158,3 +159,12 @@ def test_a_ledger_in_delta_or_iceberg_goes_on_wherever_its_driver_ended(tmp_path
     for crashes, account, error, is_unchanged in run_on_page(tmp_path, [session], LEDGERS):
         assert crashes > 5 and account == EXPECTED
         assert "another process has changed table" in error and is_unchanged
+
+
+def test_what_is_not_finished_is_sent_to_delta_again(tmp_path):
+    """By the recipe of docs/spark.md."""
+    session, *_ = programs_of("spark-sinks.md", "tests/spark/table_sinks.py")
+    sent = recipe("tests/spark/table_sinks.py").replace('"/shared/', f'"{tmp_path}/')
+    rows = f'spark.read.format("delta").load("{tmp_path}/again").collect()'
+    queries = f"{sent}\nimport json\nprint(json.dumps(sorted(map(list, {rows}))))\n"
+    assert run_on_page(tmp_path, [session], queries) == SENT_AGAIN
