@@ -233,7 +233,7 @@ def test_the_ledger_may_be_in_s3(sqs, monkeypatch):
     other = open_ledger(uri)
     assert other.state().counts == ledger.state().counts and other.state().last == 5
     assert decided(other, 5).num_rows == 1
-    with pytest.raises(CheckpointError, match=r"replays: s3://[0-9a-f]+/ledger has decided micro-batch 5"):
+    with pytest.raises(CheckpointError, match=r"replays: s3a://[0-9a-f]+/ledger has decided micro-batch 5"):
         decided(other, 1)
 
 
