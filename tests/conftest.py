@@ -91,7 +91,7 @@ collect_ignore_glob += [] if find_spec("playwright") else ["ui/test_browser*.py"
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
 
-SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "chromium")
+SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "hadoop", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
 # Half of the tests with a session: one process with all of them would end last, alone.
 SPARK_STREAMS = "the Spark session of streams"
@@ -99,7 +99,7 @@ SPARK_STREAMS = "the Spark session of streams"
 LONGEST_FIRST = [
     SHARED["spark"],
     SPARK_STREAMS,
-    *(SHARED[name] for name in ("kafka", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
+    *(SHARED[name] for name in ("kafka", "hadoop", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
 ]
 
 SERVERS: list[Server] = []  # those that run
@@ -281,6 +281,12 @@ def postgresql(tmp_path_factory):
 def sqs(tmp_path_factory):
     """A server that answers as SQS and as S3; `url` is for endpoint_url. A kill loses all that it holds."""
     yield from run_server("sqs", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory):
+    """HDFS, whose namenode can be killed; `classpath` is for further servers of Hadoop."""
+    yield from run_server("hadoop", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

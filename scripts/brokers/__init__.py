@@ -1,6 +1,7 @@
 """The servers of tests and examples: where each comes from, and how it is run. Standard library only."""
 
 from brokers.chromium import Chromium
+from brokers.hadoop import Hadoop
 from brokers.kafka import Kafka
 from brokers.nats import NATS
 from brokers.postgresql import PostgreSQL
@@ -11,6 +12,7 @@ from brokers.sqs import SQS
 
 BY_NAME: dict[str, type[Server]] = {
     "chromium": Chromium,
+    "hadoop": Hadoop,
     "kafka": Kafka,
     "nats": NATS,
     "postgresql": PostgreSQL,
