@@ -6,13 +6,12 @@ import getpass
 import uuid
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from acker._files.paths import Place, path_in_store
 from acker.spark.hadoop_files import HadoopFiles, HadoopSetup
 from tests.servers import Server
+from tests.spark.message_files import write_messages
 
 
 class Hdfs:
@@ -46,24 +45,8 @@ class Hdfs:
         return [each.path for each in found if each.path.endswith(".tmp")]
 
     def write_messages(self, name: str, local: Path) -> None:
-        """Write three files of messages into a folder here and into one of this machine."""
-        for number in range(3):
-            ids = [each for each in range(10 * number, 10 * number + 10) for _ in (0, 1)]
-            kinds = [0, 1] * 10
-            table = pa.table(
-                {
-                    "root_id": pa.array([each + 1 for each in ids], pa.int64()),
-                    "kind": pa.array(kinds, pa.int8()),
-                    "value": pa.array(
-                        [8 if kind and each % 3 == 0 else 7 for each, kind in zip(ids, kinds, strict=True)], pa.int64()
-                    ),
-                    "message_id": pa.array(ids, pa.int64()),
-                    "task_id": pa.array([1] * 20, pa.int32()),
-                }
-            )
-            below = f"day={number}/part-{number}.parquet"
-            (local / below).parent.mkdir(parents=True)
-            pq.write_table(table, local / below)
+        """Write files of messages into a folder here and into one of this machine."""
+        for below in write_messages(local):
             there = self.place(f"{name}/{below}")
             with there.filesystem.open_output_stream(there.path) as stream:
                 stream.write((local / below).read_bytes())

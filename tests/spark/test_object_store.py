@@ -9,13 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import acker
 from acker.spark.topologies.journal import BatchCommit, Journal
 from tests.conftest import find_jars
+from tests.spark.message_files import write_messages
 from tests.spark.store_kit import SECRET, Bucket, Door
 from tests.spark.topologies.test_kills import lines_of
 from tests.torture.kills import LOCAL
@@ -64,28 +63,14 @@ def run_program(what, folder, bucket, uri):
     return json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
-def write_messages(folder, bucket, prefix):
-    """Write three files of messages to a disk and to the bucket."""
-    for number in range(3):
-        ids = range(10 * number, 10 * number + 10)
-        kinds = [0, 1] * 10
-        table = pa.table(
-            {
-                "root_id": pa.array([each + 1 for each in ids for _ in range(2)], pa.int64()),
-                "kind": pa.array(kinds, pa.int8()),
-                "value": pa.array([7 if each % 3 or kind == 0 else 8 for each in ids for kind in (0, 1)], pa.int64()),
-                "message_id": pa.array([each for each in ids for _ in range(2)], pa.int64()),
-                "task_id": pa.array([1] * 20, pa.int32()),
-            }
-        )
-        path = folder / "messages" / f"day={number}" / f"part-{number}.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(table, path)
-        bucket.client.upload_file(str(path), bucket.name, f"{prefix}/day={number}/{path.name}")
+def write_there(folder, bucket, prefix):
+    """Write files of messages to a disk and to the bucket."""
+    for name in write_messages(folder / "messages"):
+        bucket.client.upload_file(str(folder / "messages" / name), bucket.name, f"{prefix}/{name}")
 
 
 def test_completions_from_files_there_are_those_from_disk(tmp_path, bucket):
-    write_messages(tmp_path, bucket, "a b")
+    write_there(tmp_path, bucket, "a b")
     told, written = run_program("files", tmp_path, bucket, bucket.uri("a b"))
     assert len(told["disk"]) > 10
     assert told["folder"] == told["pattern"] == told["stream"] == told["disk"]
