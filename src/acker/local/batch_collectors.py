@@ -82,7 +82,8 @@ class BatchCall:
         self._given: Int64s | None = None
         self._mark = 0
         self._is_failed = np.zeros(rows, bool)
-        self._parents: list[Int64s] = []
+        self._is_parent = np.zeros(0, bool)
+        self._new_parents: list[Int64s] = []  # that are not in `_is_parent` yet: most calls fail no row
 
     def give(self, rows: Int64s | None) -> None:
         """Take note that user code is given some of the rows; None: all."""
@@ -117,7 +118,7 @@ class BatchCall:
                 output, row = int(emission.parents.output[bad[0]]), int(emission.parents.row[bad[0]])
                 raise ArgumentValueError(f"parents: input row {row} has failed and is a parent of output row {output}")
             if self.sole_parent is None:  # else it may still fail
-                self._parents.append(emission.parents.row)
+                self._new_parents.append(emission.parents.row)
         self.emissions.append(emission)
 
     def fail(self, rows: Any, reason: Any) -> None:
@@ -129,11 +130,20 @@ class BatchCall:
             reasons = list(reason)
         else:
             reasons = [reason] * found.size
-        parents = found[np.isin(found, np.concatenate(self._parents))] if self._parents else found[:0]
+        parents = self._parents_among(found)
         if parents.size:
             raise ArgumentValueError(f"fail_rows: row {parents[0]} is a parent of what was emitted")
         self._is_failed[found] = True
         self.failed.update(zip(found.tolist(), reasons, strict=True))
+
+    def _parents_among(self, rows: Int64s) -> Int64s:
+        if self._new_parents:
+            if not self._is_parent.size:
+                self._is_parent = np.zeros_like(self._is_failed)
+            for new in self._new_parents:
+                self._is_parent[new] = True
+            self._new_parents.clear()
+        return rows[self._is_parent[rows]] if self._is_parent.size else rows[:0]
 
     def _rows_of(self, rows: Any) -> Int64s:
         import pyarrow as pa
