@@ -176,6 +176,44 @@ def test_a_broker_that_is_killed_in_a_transaction_has_the_micro_batch_once(query
     assert query.read() == list(range(SIZE * 3))
 
 
+# A driver whose brokers are gone while it is in its first transaction; it waits for a line before it goes on.
+DESERTED = """
+import sys
+from acker.connectors.kafka import KafkaSink, sink
+from acker.errors import PublishError
+from tests.connectors.kafka_sink_kills import PATIENT, completions_of
+
+class Waiting(sink.Producer):
+    def begin_transaction(self):
+        print("begun", flush=True)
+        sys.stdin.readline()
+        super().begin_transaction()
+
+sink.Producer, sink._ANSWER_SECS = Waiting, 1.0
+url, topic, query = sys.argv[1:]
+try:
+    KafkaSink({"bootstrap.servers": url, **PATIENT}, topic).write(completions_of(1), 1, query)
+except PublishError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_brokers_that_do_not_answer_to_offsets_end_the_write_in_time(query, kafka):
+    """In a process of its own, since the client goes on waiting on its thread."""
+    query.start()(completions_of(0), 0)
+    command = [sys.executable, "-c", DESERTED, kafka.url, query.topic, query.name]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout.readline() == "begun\n"
+        kafka.kill()
+        said = driver.communicate("go on\n")[0]
+    kafka.start()
+    assert "micro-batch 1: _TIMED_OUT: no answer to offsets in 1 s" in said
+    write_all(query.start(), 1, 2)
+    assert query.read() == list(range(SIZE * 3))
+
+
 def test_an_unknown_topic_is_a_mistake(cluster):
     with (
         contextlib.closing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +41,8 @@ class KafkaSink:
     config : dict
         confluent-kafka's own. ``transactional.id`` and ``group.id`` are made of the topic and of the query's id, with
         "acker-" before them. A micro-batch has to be written within ``transaction.timeout.ms``, one minute by default.
+        ``metadata.recovery.strategy`` is "none" unless you set it: with "rebootstrap" a client may hang for a minute
+        after an outage of all brokers, and the write fails.
     topic : str
         It must exist.
     connect_secs : float
@@ -124,6 +127,9 @@ class _Transactions:
         self._faults = KafkaFaults(f"Kafka {names_of([topic])}", config)
         name = f"acker-{topic}-{query_id}"
         settings = {"logger": self._faults, **self._faults.guarded(config), "error_cb": self._faults.on_error}
+        # A client that begins anew from bootstrap.servers forgets brokers, but not that one of them is the coordinator
+        # of a group, and waits for that one's return (issue 5511 of librdkafka).
+        settings = {"metadata.recovery.strategy": "none", **settings}
         of_producer = {"transactional.id": name, "delivery.report.only.error": True, "on_delivery": self._note}
         of_consumer = {"group.id": name, "enable.auto.commit": False}
         try:
@@ -150,7 +156,7 @@ class _Transactions:
     def _begin(self) -> int:
         """Abort what an earlier driver left open, and lock it out; return the micro-batch to begin with."""
         self._faults.check_topics(self._producer, [self._topic], self._connect_secs)
-        self._producer.init_transactions()
+        self._producer.init_transactions(self._connect_secs)
         (progress,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ANSWER_SECS)
         if progress.error is not None:
             raise KafkaException(progress.error)
@@ -162,8 +168,31 @@ class _Transactions:
         for key, value in _messages(done):
             self._produce(key, value, headers)
         progress = TopicPartition(self._topic, 0, batch_id + 1)
-        self._producer.send_offsets_to_transaction([progress], self._consumer.consumer_group_metadata())
-        self._producer.commit_transaction()
+        self._send_progress([progress])
+        self._producer.commit_transaction()  # for as long as the transaction may last
+
+    def _send_progress(self, progress: list[TopicPartition]) -> None:
+        """Add offsets to the transaction.
+
+        On a thread of its own, since the client waits without an end for the coordinator of a group, whatever time it
+        is given (issue 5456 of librdkafka).
+        """
+        errors: list[Exception] = []
+        group = self._consumer.consumer_group_metadata()
+
+        def send() -> None:
+            try:
+                self._producer.send_offsets_to_transaction(progress, group)
+            except Exception as error:  # noqa: BLE001  Raised below.
+                errors.append(error)
+
+        sending = threading.Thread(target=send, name=f"acker {self._faults.name} offsets", daemon=True)
+        sending.start()
+        sending.join(_ANSWER_SECS)
+        if sending.is_alive():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer to offsets in {_ANSWER_SECS:g} s"))
+        if errors:
+            raise errors[0]
 
     def _produce(self, key: str | bytes, value: str, headers: _Headers) -> None:
         """Hand a message to the client; wait while its queue is full."""
