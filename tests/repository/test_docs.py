@@ -218,13 +218,12 @@ def test_tests_that_pages_name_are_there() -> None:
     assert seen > 3
 
 
-def is_slow(path: Path, name: str | None) -> bool:
+def is_slow(tree: ast.Module, name: str | None) -> bool:
     """Return whether a test, or a file of tests, is marked as slow as a whole."""
 
     def marks(nodes: Iterable[ast.expr]) -> bool:
         return any("pytest.mark.slow" in ast.unparse(node) for node in nodes)
 
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark" and marks([node.value]):
             return True
@@ -241,8 +240,11 @@ def is_slow(path: Path, name: str | None) -> bool:
 def test_the_page_of_promises_says_which_tests_are_slow() -> None:
     text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
     seen = {True: 0, False: 0}
+    trees: dict[str, ast.Module] = {}
     for path, name, told in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`( \(slow\))?", text):
-        slow = is_slow(ROOT / path, name or None)
+        if path not in trees:
+            trees[path] = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        slow = is_slow(trees[path], name or None)
         seen[slow] += 1
         assert slow == bool(told), f"{path}::{name} is {'slow' if slow else 'not slow'}"
     assert min(seen.values()) > 5

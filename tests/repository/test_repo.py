@@ -1,6 +1,7 @@
 """The rules of the repository that no linter knows. Each check counts what it looked at; one that saw nothing fails."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -73,6 +74,15 @@ LEFTOVERS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.$~}*-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|Us" + r"ers)/[\w.]")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """Let the tests of this file share what they read and parse, and no later test's garbage collector go over it."""
+    yield
+    for cache in (tracked, lines_in, tree_of, imports_of):
+        cache.cache_clear()
+
+
+@functools.cache
 def tracked(*patterns: str) -> list[Path]:
     """Return the files that git tracks and that match the patterns, deleted ones left out."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--", *patterns]
@@ -85,12 +95,24 @@ def tracked(*patterns: str) -> list[Path]:
 def lines_of(*patterns: str) -> Iterator[tuple[str, str]]:
     """Yield `file:number` and the text of each line of the tracked text files that match."""
     for path in tracked(*patterns):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        for number, line in enumerate(text.splitlines(), 1):
-            yield f"{path.relative_to(ROOT)}:{number}", line
+        name = path.relative_to(ROOT)
+        for number, line in enumerate(lines_in(path), 1):
+            yield f"{name}:{number}", line
+
+
+@functools.cache
+def lines_in(path: Path) -> list[str]:
+    """Return the lines of a file, none if it is not text."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        return []
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return what Python makes of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def assert_none(places: Iterable[str]) -> None:
@@ -110,9 +132,10 @@ def part_named(names: Sequence[str]) -> str:
     return inner if any(inner in layer for layer in LAYERS) else names[0]
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """Yield (module, line, whether it happens when the module is imported) for each import but those for types only."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, int, bool]]:
+    """Return (module, line, whether it happens when the module is imported) of each import but those for types only."""
+    tree = tree_of(path)
     package = ["acker", *path.relative_to(PACKAGE).parts[:-1]]
 
     def walk(node: ast.AST, *, at_import: bool) -> Iterator[tuple[str, int, bool]]:
@@ -131,7 +154,7 @@ def imports_of(path: Path) -> Iterator[tuple[str, int, bool]]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child, at_import=inside)
 
-    yield from walk(tree, at_import=True)
+    return list(walk(tree, at_import=True))
 
 
 def layer_of(part: str) -> int:
@@ -172,7 +195,7 @@ def modules_imported_by(path: Path, modules: set[str]) -> set[str]:
     """Return the modules of the package that a file names in an import, those for types alone included."""
     package = ["acker", *path.relative_to(PACKAGE).parts[:-1]]
     named = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             named |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -223,7 +246,7 @@ SAME_CLASS_NAME = {
 def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
     for path in tracked("src/acker/*.py", "src/acker/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name.lstrip("_"), []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert len(places) > 100
@@ -252,7 +275,7 @@ def private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_nobody_reaches_through_a_class() -> None:
     used, places = set(), []
     for path in tracked("src/acker/*.py"):
-        for line, text in private_reads(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, text in private_reads(tree_of(path)):
             attr = text.rpartition(".")[2]
             used.add(attr)
             if attr not in PRIVATE_ALLOWED:
