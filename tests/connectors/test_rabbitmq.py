@@ -124,14 +124,19 @@ def lost(source):
     raise AssertionError("the connection was not lost")
 
 
-def order(rabbitmq, *words):
-    subprocess.run([rabbitmq.commands / "rabbitmqctl", "--quiet", *words], check=True)
+def order(rabbitmq, expression):
+    """Let the broker evaluate an expression of Erlang; return the value as text."""
+    command = [rabbitmq.commands / "evaluate", expression]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def close_all_connections(rabbitmq):
+    order(rabbitmq, 'rabbit_networking:close_connections(rabbit_networking:connections(), "a test")')
 
 
 def connections(rabbitmq):
     """Return how many connections the broker has."""
-    command = [rabbitmq.commands / "rabbitmqctl", "--quiet", "list_connections", "--no-table-headers", "pid"]
-    return len(subprocess.run(command, check=True, capture_output=True).stdout.split())
+    return int(order(rabbitmq, "length(rabbit_networking:connections())"))
 
 
 def port_of(url):
@@ -496,7 +501,7 @@ def test_a_delivery_of_an_old_channel_never_acks_a_stranger(rabbitmq, channel, q
     old = polled(source, 3)
     source.ack(old[:1])
     source.poll(0, 0.1)
-    order(rabbitmq, "close_all_connections", "a test")
+    close_all_connections(rabbitmq)
     assert "CONNECTION_FORCED - a test (320)" in str(lost(source))
     assert not any(map(source.holds, old))
     source.close()
@@ -601,8 +606,8 @@ def test_close_does_not_wait_for_a_broker_that_hangs(rabbitmq, queue, opened, pr
 def test_a_consumer_timeout_is_a_lost_connection(rabbitmq, channel, queue, opened):
     """The broker closes the channel of a consumer that holds a message for too long."""
     put(channel, queue, [b"a"])
-    order(rabbitmq, "eval", "application:set_env(rabbit, consumer_timeout, 100).")
-    order(rabbitmq, "eval", "application:set_env(rabbit, channel_tick_interval, 200).")
+    order(rabbitmq, "application:set_env(rabbit, consumer_timeout, 100)")
+    order(rabbitmq, "application:set_env(rabbit, channel_tick_interval, 200)")
     try:
         source = opened(rabbitmq.url, queue)
         deliveries = []
@@ -614,8 +619,8 @@ def test_a_consumer_timeout_is_a_lost_connection(rabbitmq, channel, queue, opene
         assert "delivery acknowledgement on channel 1 timed out" in str(fault)
         assert not any(map(source.holds, deliveries))
     finally:
-        order(rabbitmq, "eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
-        order(rabbitmq, "eval", "application:set_env(rabbit, channel_tick_interval, 60000).")
+        order(rabbitmq, "application:set_env(rabbit, consumer_timeout, 1800000)")
+        order(rabbitmq, "application:set_env(rabbit, channel_tick_interval, 60000)")
     source.close()
     source.open(NoEvents(), 100)
     source.ack(polled(source, 1))
@@ -647,16 +652,17 @@ def test_an_unknown_vhost(rabbitmq, opened):
 
 
 def test_a_user_without_permissions(rabbitmq, channel, queue, opened):
-    order(rabbitmq, "add_user", "stranger", "unknown")
+    users = "rabbit_auth_backend_internal"
+    order(rabbitmq, f'{users}:add_user(<<"stranger">>, <<"unknown">>, <<"acker">>)')
     try:
         url = rabbitmq.url.replace("guest:guest", "stranger:unknown")
         with pytest.raises(errors.SourceError, match="access to vhost '/' refused"):
             opened(url, queue)
-        order(rabbitmq, "set_permissions", "stranger", "", "", "")
+        order(rabbitmq, f'{users}:set_permissions(<<"stranger">>, <<"/">>, <<>>, <<>>, <<>>, <<"acker">>)')
         with pytest.raises(errors.SourceError, match=f"access to queue '{queue}' .* refused for user 'stranger'"):
             opened(url, queue).poll(1, 0.0)
     finally:
-        order(rabbitmq, "delete_user", "stranger")
+        order(rabbitmq, f'{users}:delete_user(<<"stranger">>, <<"acker">>)')
 
 
 def test_no_text_shows_a_password(rabbitmq, queue, caplog):
@@ -1007,7 +1013,7 @@ def test_a_message_that_closes_the_channel_takes_no_others_with_it(channel, queu
 
 def test_a_connection_closed_while_idle_fails_no_message(rabbitmq, queue, publisher):
     assert publisher.publish([Outgoing(b"1")]) == [None]
-    order(rabbitmq, "close_all_connections", "a test")
+    close_all_connections(rabbitmq)
     assert publisher.publish([Outgoing(b"2")]) == [None]
     with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
         assert left_in(connection.channel(), queue) == [b"1", b"2"]
@@ -1065,7 +1071,7 @@ def test_a_broker_that_does_not_answer(rabbitmq, channel, queue, proxy):
 def test_a_broker_that_takes_no_messages_says_why(rabbitmq, channel, queue):
     """It reads nothing more from a connection that publishes while memory is short."""
     with RabbitMQPublisher(rabbitmq.url, routing_key=queue, timeout_secs=1.0) as publisher:
-        order(rabbitmq, "set_vm_memory_high_watermark", "0")
+        order(rabbitmq, "vm_memory_monitor:set_vm_memory_high_watermark(0)")
         try:
             deadline = time.monotonic() + LONG  # its word may come later than the end of the first second
             while "takes no messages for the moment: low on memory" not in (
@@ -1073,7 +1079,7 @@ def test_a_broker_that_takes_no_messages_says_why(rabbitmq, channel, queue):
             ):
                 assert time.monotonic() < deadline, told
         finally:
-            order(rabbitmq, "set_vm_memory_high_watermark", "0.4")
+            order(rabbitmq, "vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
         publisher._timeout_secs = LONG
         assert publisher.publish([Outgoing(b"2")]) == [None]
 

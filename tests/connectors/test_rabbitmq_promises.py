@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
-import subprocess
 import time
 
 import pika
@@ -15,10 +14,12 @@ from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
 from acker.testing.connectors import SourceHarness
 from tests.connectors.contract import ServerContract
 from tests.connectors.proxy import Proxy
+from tests.connectors.test_rabbitmq import order
 from tests.marks import slow
 
 LONG = 60.0
 SECRET = "never-to-be-seen"
+USERS = "rabbit_auth_backend_internal"  # a module of the broker
 # Answers to the name of a queue how many messages it holds, unacked ones included, which AMQP does not tell. It runs
 # within the server: `rabbitmqctl list_queues` takes seconds, and counts quorum queues every five seconds only. What
 # starts it prints the port where it answers.
@@ -50,7 +51,7 @@ spawn(fun() ->
     end,
     Serve()
 end),
-receive {counts_at, Port} -> Port after 30000 -> none end.
+receive {counts_at, Port} -> Port after 30000 -> none end
 """
 numbers = itertools.count()
 
@@ -61,13 +62,9 @@ class Broker:
     def __init__(self, server):
         self.server = server
         self.port = pika.URLParameters(server.url).port
-        self.order("add_user", "kit", SECRET)
-        self.order("set_permissions", "kit", ".*", ".*", ".*")
+        order(server, f'{USERS}:add_user(<<"kit">>, <<"{SECRET}">>, <<"acker">>)')
+        order(server, f'{USERS}:set_permissions(<<"kit">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"acker">>)')
         self.count_port = 0
-
-    def order(self, *words):
-        command = [self.server.commands / "rabbitmqctl", "--quiet", *words]
-        return subprocess.run(command, check=True, capture_output=True).stdout
 
     def count(self, queue):
         """Return how many messages a queue holds."""
@@ -86,7 +83,7 @@ class Broker:
         """Start the counter, which a restart of the server ends."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.count_port)):
             return
-        self.count_port = int(self.order("eval", COUNTER))
+        self.count_port = int(order(self.server, COUNTER))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +91,7 @@ def broker(rabbitmq):
     running = Broker(rabbitmq)
     yield running
     rabbitmq.restore()
-    running.order("delete_user", "kit")
+    order(rabbitmq, f'{USERS}:delete_user(<<"kit">>, <<"acker">>)')
 
 
 class ClassicHarness(SourceHarness):
