@@ -91,7 +91,7 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
     rules = ShardRules(1, 2, timeout_ms, buckets, high_water, refreshes)
     store = Store()
     time_ms, rebuilt, cached = 1000, 0, 0
-    for batch_id in range(150):
+    for batch_id in range(60):
         messages = random_messages(rng)
         time_ms += rng.choice((0, 1, 10, 30, 300))
         batch = ShardBatch(batch_id, blocks_of(messages, rng.randrange(1, 4)), time_ms)
@@ -109,9 +109,9 @@ def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protoco
         assert head.counts._asdict() == model.counts
         assert head.next_chunk - head.first_chunk == len(store.committed) - 1
         rebuilt, cached = rebuilt + report.rebuilt, cached + report.cached
-    assert rebuilt > 20
-    assert cached > 20
-    assert model.counts["timed_out"] > 20
+    assert rebuilt > 5
+    assert cached > 5
+    assert model.counts["timed_out"] > 5
     assert model.counts["rejected"] > 5 or high_water is None
 
 
