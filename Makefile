@@ -67,7 +67,11 @@ soak:  ## flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s e
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S) --batches
 	@$(IN_ENV) python -m tests.torture.hostile --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS)
+	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS) --store s3
+	@$(IN_ENV) python -m tests.torture.kills --kills $(KILLS) --store hdfs
 	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS)
+	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS) --store s3
+	@$(IN_ENV) python -m tests.torture.topology_kills --kills $(KILLS) --store hdfs
 	@$(IN_ENV) python -m tests.spark.topologies.random_runs --seconds $(BUDGET_S)
 	@$(IN_ENV) python -m tests.torture.outages --outages $(OUTAGES)
 	@$(IN_ENV) python -m tests.torture.shipping

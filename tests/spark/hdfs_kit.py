@@ -6,7 +6,7 @@ import getpass
 import uuid
 from pathlib import Path
 
-from pyarrow.fs import FileSelector, PyFileSystem
+from pyarrow.fs import PyFileSystem
 
 from acker._files.paths import Place, path_in_store
 from acker.spark.hadoop_files import HadoopFiles, HadoopSetup
@@ -37,12 +37,6 @@ class Hdfs:
     def spark_conf(self, _: Path) -> dict[str, str]:
         """Return no variables."""
         return {}
-
-    def unfinished(self) -> list[str]:
-        """Return the files that were begun and never ended."""
-        place = self.place("")
-        found = place.filesystem.get_file_info(FileSelector(place.path.rstrip("/"), recursive=True))
-        return [each.path for each in found if each.path.endswith(".tmp")]
 
     def write_messages(self, name: str, local: Path) -> None:
         """Write files of messages into a folder here and into one of this machine."""

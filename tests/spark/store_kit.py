@@ -18,6 +18,7 @@ from acker._files.paths import Place
 
 KEY, SECRET = "someone", "a-secret-of-tests"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_NO_KEY = b"<Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>"
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
 
 
@@ -29,14 +30,20 @@ class Door:
     url : str
     refusals : int
         So many of the next requests get a 503.
+    refused_one_in : int
+        And one in so many of all; 0: none.
+    hidden_part : str
+    hidden : int
+        So many of the next requests for an object whose key has this part get a 404, whether it is there or not.
     slow_secs : float
         Each request waits so long.
     requests : Counter
-        How many requests of each method came, and how many were refused.
+        How many requests of each method came, and how many were refused or hidden.
     """
 
     def __init__(self, url: str) -> None:
-        self.refusals, self.slow_secs = 0, 0.0
+        self.refusals, self.refused_one_in, self.slow_secs = 0, 0, 0.0
+        self.hidden_part, self.hidden = "", 0
         self.requests: Counter[str] = Counter()
         self._lock = threading.Lock()
         door, target = self, url.partition("://")[2]
@@ -50,8 +57,8 @@ class Door:
 
             def forward(self) -> None:
                 body = self._body()
-                if door._is_refused(self.command):
-                    self._answer(503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
+                if fault := door._fault(self.command, self.path):
+                    self._answer(fault[0], {"Content-Type": "application/xml"}, fault[1])
                     return
                 time.sleep(door.slow_secs)
                 there = http.client.HTTPConnection(target, timeout=600)
@@ -108,14 +115,22 @@ class Door:
         self._thread.join()
         self._server.server_close()
 
-    def _is_refused(self, method: str) -> bool:
+    def _fault(self, method: str, path: str) -> tuple[int, bytes] | None:
+        """Return the status and the body of an answer that the server has not given, if it is due."""
+        # A list has the key among its parameters.
+        is_meant = method in {"GET", "HEAD"} and self.hidden_part in path.partition("?")[0]
         with self._lock:
             self.requests[method] += 1
-            if not self.refusals:
-                return False
-            self.refusals -= 1
-            self.requests["refused"] += 1
-            return True
+            self.requests["all"] += 1
+            if self.refusals or (self.refused_one_in and self.requests["all"] % self.refused_one_in == 0):
+                self.refusals = max(0, self.refusals - 1)
+                self.requests["refused"] += 1
+                return 503, _SLOW_DOWN
+            if self.hidden and is_meant:
+                self.hidden -= 1
+                self.requests["hidden"] += 1
+                return 404, _NO_KEY
+            return None
 
 
 class Bucket:
@@ -153,12 +168,14 @@ class Bucket:
         return Place(self.uri(name), store, f"{self.name}/{name}")
 
     def spark_conf(self, folder: Path) -> dict[str, str]:
-        """Write spark-defaults.conf into a folder, and return the variable that makes Spark read it."""
-        jars = {f"spark.{who}.extraClassPath": f"{self._jars}/*" for who in ("driver", "executor")}
-        lines = jars | {f"spark.hadoop.{name}": value for name, value in self.settings.items()}
+        """Write spark-defaults.conf into a folder, and return the variables that make Spark read it."""
+        jars = f"{self._jars}/*"
+        settings = {f"spark.hadoop.{name}": value for name, value in self.settings.items()}
+        lines = {"spark.executor.extraClassPath": jars, **settings}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        return {"SPARK_CONF_DIR": str(folder)}
+        # At the end of the driver's class path, where it leaves the archive of Spark's classes of use.
+        return {"SPARK_CONF_DIR": str(folder), "SPARK_DIST_CLASSPATH": jars}
 
     def keys(self, prefix: str) -> list[str]:
         """Return the names that begin so."""

@@ -41,11 +41,10 @@ def test_replays_and_the_checkpoint_of_a_stream_are_there(tmp_path, hdfs):
 def test_drivers_workers_and_the_namenode_are_killed_and_each_line_counts_once(tmp_path, hdfs, hadoop):
     special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 30: f"{KILL_WRITING}-1", 45: BAD, 50: f"{KILL_WORKER}-1", 61: SOUR}
     special |= {70: f"{KILL_WRITTEN}-1"}
-    program = Program(tmp_path / "run", lines_of(110, special), LOCAL, checkpoint=hdfs.place("count/it"))
+    program = Program(tmp_path / "run", lines_of(110, special), LOCAL, store=hdfs)
     program.dies("written", 4)
     hadoop.kill()
     hadoop.start()
     program.dies("committed", 2)
     account = program.ends()
     assert (account.acked, account.dead) == (106, 4)
-    assert hdfs.unfinished() == []

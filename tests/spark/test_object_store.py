@@ -17,9 +17,11 @@ from tests.conftest import find_jars
 from tests.spark.message_files import write_messages
 from tests.spark.store_kit import SECRET, Bucket, Door
 from tests.spark.topologies.test_kills import lines_of
-from tests.torture.kills import LOCAL
+from tests.torture.kills import LOCAL, Victim, plan_of, survive
 from tests.torture.kills.run import environment_of
-from tests.torture.topology_kills import Program
+from tests.torture.stores import REFUSED_ONE_IN
+from tests.torture.topology_kills import AccountError, Program
+from tests.torture.topology_kills.account import CHECKPOINT
 from tests.torture.topology_kills.words import BAD, FLAKY, SOUR
 
 pytestmark = [
@@ -88,18 +90,22 @@ def test_replays_and_the_checkpoint_of_a_stream_are_there(tmp_path, bucket):
     assert (told["counts"]["messages"], told["counts"]["waiting"], told["counts"]["open"]) == (2, 0, 0)
 
 
-def program_of(tmp_path, bucket, lines):
-    environment = bucket.spark_conf(tmp_path / "conf")
-    return Program(tmp_path / "run", lines, LOCAL, checkpoint=bucket.place("count/it"), environment=environment)
-
-
-def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path, bucket):
-    special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 90: SOUR}
-    program = program_of(tmp_path, bucket, lines_of(110, special))
-    for point, number in (("planned", 1), ("written", 4), ("evaluated", 2), ("committed", 2)):
-        program.dies(point, number)
+def test_drivers_that_are_killed_and_files_that_are_shown_late_lose_no_line(tmp_path, bucket, door):
+    """State is read again by the tasks that Spark repeats; without the plan of a micro-batch no run begins."""
+    special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 70: SOUR}
+    program = Program(tmp_path / "run", lines_of(90, special), LOCAL, store=bucket)
+    program.dies("committed", 2)
+    door.hidden_part, door.hidden = "/state/", 2
+    program.dies("planned", 2)
+    assert door.requests["hidden"] == 2
+    # Older plans may be gone: their micro-batches are committed.
+    names = [key.rpartition("/")[2].split("-") for key in bucket.keys(f"{CHECKPOINT}/plans/") if key[-1] != "/"]
+    batch, epoch = max((int(batch), int(epoch)) for epoch, batch in names)
+    door.hidden_part, door.hidden = f"/plans/{epoch}-{batch}", 1
+    with pytest.raises(AccountError, match=r"(?s)it ended with 1.*FileNotFoundError.*plans"):
+        program.ends()
     account = program.ends()
-    assert (account.acked, account.dead) == (105, 5)
+    assert (account.acked, account.dead) == (85, 5)
     assert bucket.uploads() == []
 
 
@@ -130,6 +136,16 @@ def test_make_run_goes_on_there_after_a_kill(tmp_path, bucket):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lost  nothing: each of 8 different words was counted as often as by the plain loop" in done.stdout
+
+
+def test_a_stream_with_its_state_there_completes_each_tree_once_under_kills(tmp_path, bucket, door):
+    """Two are killed; `python -m tests.torture.kills --store s3` kills more."""
+    door.refused_one_in = REFUSED_ONE_IN
+    plan = plan_of(5, [Victim.DRIVER, Victim.WORKER], master=LOCAL, timeout_s=4)
+    survived = survive(plan, tmp_path / "run", store=bucket, deadline_s=3000)
+    assert len(survived.kills) == 2
+    assert survived.outcomes["ACKED"] > 1000
+    assert door.requests["refused"] > 0
 
 
 def test_a_store_that_answers_503_and_is_slow_for_a_while_costs_time_only(bucket, door):

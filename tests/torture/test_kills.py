@@ -205,7 +205,7 @@ def test_a_micro_batch_that_brings_something_else_when_run_again_is_noticed(tmp_
 
 
 def test_the_program_counts_kills_and_names_the_seed(monkeypatch, capsys):
-    def survives(plan, folder, say):
+    def survives(plan, folder, **options):
         return Survived([f"{kill.victim}" for kill in plan.kills], 2, 0, plan.files, 1, 4, 4, {"ACKED": 10})
 
     monkeypatch.setattr(__main__, "survive", survives)
@@ -214,7 +214,7 @@ def test_the_program_counts_kills_and_names_the_seed(monkeypatch, capsys):
     assert "local-cluster" in told and "trees expire after 4 s" in told
     assert told.endswith("2 runs, 10 kills, 4 drivers, 0 failures, 20 ACKED\n")
 
-    def breaks(plan, folder, say):
+    def breaks(plan, folder, **options):
         raise KillsError(f"seed {plan.seed}: 3 trees ended more than once")
 
     monkeypatch.setattr(__main__, "survive", breaks)

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.torture.kills.plan import CLUSTER, LOCAL, Plan, Victim, plan_of
 from tests.torture.kills.run import KillsError, survive
 from tests.torture.output import say, say_totals
+from tests.torture.stores import KINDS, Store, store_maker
 
 _WHAT: Final = "Kill workers, executors and drivers under a streaming acker on Spark, and check its completions."
 
@@ -26,6 +27,8 @@ _RUNS: Final = (
     (CLUSTER, _TIMEOUT_S, {Victim.EXECUTOR: 3, Victim.WORKER: 1, Victim.DRIVER: 1}),
     (LOCAL, None, {Victim.WORKER: 3, Victim.DRIVER: 2}),
 )
+# For slow machines and stores.
+_RUN_SECONDS_MAX: Final = 3600
 
 
 def run_of(seed: int) -> Plan:
@@ -40,15 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--kills", type=int, help="run new seeds until this many processes were killed")
     which.add_argument("--seed", type=int, help="repeat the run of this seed")
+    parser.add_argument("--store", choices=KINDS, help="keep the checkpoints there")
     options = parser.parse_args(arguments)
-    if options.seed is not None:
-        return _soak([options.seed], 1)
-    # New seeds, beginning with the first sort of run.
+    # New seeds begin with the first sort of run.
     first = time.time_ns() // 1000
-    return _soak(itertools.count(first - first % len(_RUNS)), options.kills)
+    seeds = itertools.count(first - first % len(_RUNS)) if options.seed is None else [options.seed]
+    with store_maker(options.store) as make_store:
+        return _soak(seeds, 1 if options.kills is None else options.kills, make_store, options.store)
 
 
-def _soak(seeds: Iterable[int], kills: int) -> int:
+def _soak(seeds: Iterable[int], kills: int, make_store: Callable[[], Store | None], kind: str | None) -> int:
     begin = time.monotonic()
     totals: Counter[str] = Counter()
     for seed in seeds:
@@ -59,9 +63,10 @@ def _soak(seeds: Iterable[int], kills: int) -> int:
         say(f"seed {seed}: {plan.master}, {plan.files} micro-batches, {expiry}")
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
-                survived = survive(plan, Path(folder, "run"), say=say)
+                survived = survive(plan, Path(folder, "run"), store=make_store(), deadline_s=_RUN_SECONDS_MAX, say=say)
         except KillsError as error:
-            say(f"{error}\nagain: python -m tests.torture.kills --seed {seed}")
+            store = f" --store {kind}" if kind else ""
+            say(f"{error}\nagain: python -m tests.torture.kills --seed {seed}{store}")
             return 1
         totals.update(runs=1, kills=len(survived.kills), drivers=survived.drivers, failures=survived.failures)
         totals.update(survived.outcomes)

@@ -1,6 +1,6 @@
 """The driver process that gets killed: a streaming query from a folder of messages to a folder of completions.
 
-    python -m tests.torture.kills.driver FOLDER PORT MASTER TIMEOUT_S FILES
+    python -m tests.torture.kills.driver FOLDER PORT MASTER TIMEOUT_S FILES CHECKPOINT
 
 It reports to a port of this machine: the points that it reaches, and after each micro-batch the number of tables that
 were rebuilt.
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     folder, port, files = Path(arguments[0]), int(arguments[1]), int(arguments[4])
     timeout_s = float(arguments[3]) or None
     spark = _session(folder, arguments[2])
-    query = _start(spark, folder, port, timeout_s)
+    query = _start(spark, folder, port, timeout_s, arguments[5])
     if timeout_s is None:
         query.awaitTermination()
     else:
@@ -77,7 +77,7 @@ def _session(folder: Path, master: str) -> SparkSession:
     return session
 
 
-def _start(spark: SparkSession, folder: Path, port: int, timeout_s: float | None) -> StreamingQuery:
+def _start(spark: SparkSession, folder: Path, port: int, timeout_s: float | None, checkpoint: str) -> StreamingQuery:
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "messages"))
     messages = source.mapInArrow(functools.partial(pass_on, port), SCHEMA)
     with mock.patch.object(operator, "AckerProcessor", functools.partial(WatchedProcessor, port)):
@@ -91,7 +91,7 @@ def _start(spark: SparkSession, folder: Path, port: int, timeout_s: float | None
         reach(port, KEPT, batch_id)
 
     writer = done.writeStream.foreachBatch(aspark.for_each_completion(keep, empty=True))
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer = writer.option("checkpointLocation", checkpoint)
     trigger: dict[str, Any] = {"availableNow": True} if timeout_s is None else {"processingTime": "0 seconds"}
     return writer.trigger(**trigger).start()
 

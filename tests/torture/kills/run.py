@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from tests.torture.kills import processes
 from tests.torture.kills.plan import Expected, Kill, Plan, Victim, is_lost, write_files
 from tests.torture.kills.points import DRIVER_POINTS
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
+
+if TYPE_CHECKING:
+    from tests.torture.stores import Store
 
 # Drivers that may end by themselves with an error. A kill of a worker or of an executor should not end the query.
 _FAILURES_MAX: Final = 3
@@ -68,7 +71,12 @@ class Survived(NamedTuple):
 
 
 def survive(
-    plan: Plan, folder: Path, *, deadline_s: float = 900, say: Callable[[str], None] = lambda _: None
+    plan: Plan,
+    folder: Path,
+    *,
+    store: Store | None = None,
+    deadline_s: float = 900,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Survived:
     """Run a plan in a new folder.
 
@@ -77,6 +85,8 @@ def survive(
     plan : Plan
     folder : Path
         Not there yet, or empty.
+    store : Store, optional
+        For the checkpoint, which is in the folder otherwise.
     deadline_s : float
         For the whole run.
     say : callable
@@ -91,7 +101,7 @@ def survive(
     expected = write_files(plan, folder / "messages")
     deadline = time.monotonic() + deadline_s
     with _listening(_Killer(plan.kills, say)) as killer:
-        failures = _drive_to_the_end(plan, folder, killer, deadline)
+        failures = _drive_to_the_end(plan, folder, store, killer, deadline)
         if killer.left:
             raise KillsError(f"seed {plan.seed}: the messages were at an end before {killer.left} kills")
     tries = tries_of(folder / "completions")
@@ -221,12 +231,12 @@ def _listening(killer: _Killer) -> Iterator[_Killer]:
 # ---- the driver -----------------------------------------------------------------------------------------------------
 
 
-def _drive_to_the_end(plan: Plan, folder: Path, killer: _Killer, deadline: float) -> int:
+def _drive_to_the_end(plan: Plan, folder: Path, store: Store | None, killer: _Killer, deadline: float) -> int:
     """Run drivers until one succeeds; return how many failed without a kill."""
     failures = 0
     try:
         while True:
-            code = _drive(plan, folder, killer, deadline - time.monotonic())
+            code = _drive(plan, folder, store, killer, deadline - time.monotonic())
             if killer.took_driver():
                 continue
             if code == 0:
@@ -242,17 +252,19 @@ def _drive_to_the_end(plan: Plan, folder: Path, killer: _Killer, deadline: float
                 processes.kill(process)
 
 
-def _drive(plan: Plan, folder: Path, killer: _Killer, seconds: float) -> int:
+def _drive(plan: Plan, folder: Path, store: Store | None, killer: _Killer, seconds: float) -> int:
     """Run one driver until it ends or is killed; return its exit code."""
     command = [sys.executable, "-m", "tests.torture.kills.driver", str(folder), str(killer.port), plan.master]
-    command += [str(plan.timeout_s or 0), str(plan.files)]
+    checkpoint = str(folder / "checkpoint") if store is None else store.uri("checkpoint")
+    command += [str(plan.timeout_s or 0), str(plan.files), checkpoint]
+    settings = {} if store is None else store.spark_conf(folder / "conf")
     with (folder / "log").open("ab") as log:
         driver = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment_of(folder),
+            env={**environment_of(folder), **settings},
             cwd=folder,
             start_new_session=True,
         )

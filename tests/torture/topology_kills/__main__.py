@@ -15,7 +15,8 @@ from typing import Final
 
 from tests.torture.kills import CLUSTER, LOCAL, Victim, processes
 from tests.torture.output import say, say_totals
-from tests.torture.topology_kills.account import Account, AccountError, check
+from tests.torture.stores import KINDS, Store, store_maker
+from tests.torture.topology_kills.account import Account, AccountError
 from tests.torture.topology_kills.run import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, SOUR, TOPOLOGIES
 
@@ -53,12 +54,15 @@ class Soak:
     seed : int
     kills : int
     say : callable
+    store : Store, optional
+        For the checkpoint.
     """
 
-    def __init__(self, seed: int, kills: int, say: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, kills: int, say: Callable[[str], None], store: Store | None = None) -> None:
         self._rng = random.Random(seed)
         self._left = kills
         self._say = say
+        self._store = store
         self.master = self._rng.choice((CLUSTER, LOCAL))
         self.topology = self._rng.choice(list(TOPOLOGIES))
         self.lines = lines_of(self._rng, _LINES_A_KILL * kills)
@@ -72,7 +76,7 @@ class Soak:
         ------
         AccountError
         """
-        program = Program(folder, self.lines, self.master, self.topology)
+        program = Program(folder, self.lines, self.master, self.topology, store=self._store)
         deadline = time.monotonic() + _RUN_SECONDS_MAX
         while True:
             self.drivers += 1
@@ -93,7 +97,7 @@ class Soak:
             raise AccountError("the lines were at an end before any kill")
         if self._left:  # columns are quick; the next run makes up for it
             self._say(f"the lines were at an end before {self._left} kills")
-        return check(folder)
+        return program.check()
 
     def _await(self, program: Program, driver: subprocess.Popen[bytes], deadline: float) -> bool:
         """Wait until the driver's session is there; return whether it is."""
@@ -135,17 +139,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.topology_kills", description=_WHAT)
     parser.add_argument("--kills", type=int, default=_KILLS_A_RUN, help="kill so many processes")
     parser.add_argument("--seed", type=int, help="of the first run; by default a new one")
+    parser.add_argument("--store", choices=KINDS, help="keep the checkpoints there")
     options = parser.parse_args(arguments)
+    with store_maker(options.store) as make_store:
+        return _soak(options, make_store)
+
+
+def _soak(options: argparse.Namespace, make_store: Callable[[], Store | None]) -> int:
     seed = time.time_ns() // 1000 if options.seed is None else options.seed
     begin, left, totals = time.monotonic(), options.kills, Counter[str]()
     while left > 0:
-        soak = Soak(seed, min(left, _KILLS_A_RUN), say)
+        soak = Soak(seed, min(left, _KILLS_A_RUN), say, make_store())
         say(f"seed {seed}: {soak.topology} on {soak.master}, {len(soak.lines)} lines")
         try:
             with tempfile.TemporaryDirectory(prefix="acker-kills-", ignore_cleanup_errors=True) as folder:
                 account = soak.run(Path(folder, "run"))
         except AccountError as error:
-            say(f"seed {seed}: {error}\nagain: python -m tests.torture.topology_kills --seed {seed}")
+            store = f" --store {options.store}" if options.store else ""
+            say(f"seed {seed}: {error}\nagain: python -m tests.torture.topology_kills --seed {seed}{store}")
             return 1
         totals.update(soak.done)
         totals.update(runs=1, drivers=soak.drivers, failures=soak.failures, **account._asdict())

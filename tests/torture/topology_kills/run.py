@@ -6,16 +6,18 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from acker._files.paths import Place
 from acker.spark.hadoop import place_of
 from tests.torture.kills import processes
 from tests.torture.kills.run import environment_of
 from tests.torture.topology_kills.account import CHECKPOINT, Account, AccountError, check
 from tests.torture.topology_kills.words import LINES
+
+if TYPE_CHECKING:
+    from tests.torture.stores import Store
 
 # For slow machines: on an idle one of two cores a driver is at its end within half a minute.
 SECONDS_MAX: Final = 900
@@ -31,10 +33,8 @@ class Program:
     master : str
     topology : str
         The name of a class in `TOPOLOGIES`.
-    checkpoint : Place, optional
-        By default a directory in the folder.
-    environment : mapping, optional
-        Further variables of the drivers.
+    store : Store, optional
+        For the checkpoint, which is in the folder otherwise.
     """
 
     def __init__(
@@ -44,14 +44,15 @@ class Program:
         master: str,
         topology: str = "WordCount",
         *,
-        checkpoint: Place | None = None,
-        environment: Mapping[str, str] | None = None,
+        store: Store | None = None,
     ) -> None:
         folder.mkdir(parents=True)
         (folder / LINES).write_text("\n".join(lines))
-        self._checkpoint = place_of(folder / CHECKPOINT) if checkpoint is None else checkpoint
+        self._checkpoint = place_of(folder / CHECKPOINT) if store is None else store.place(CHECKPOINT)
         self._folder, self._arguments = folder, (str(folder), master, topology, str(self._checkpoint))
-        self._environment = {**environment_of(folder), **(environment or {})}
+        self._environment = environment_of(folder)
+        if store is not None:
+            self._environment |= store.spark_conf(folder / "conf")
 
     @contextlib.contextmanager
     def start(self, *death: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -104,4 +105,8 @@ class Program:
             code = self.wait(driver, seconds)
         if code:
             raise AccountError(f"it ended with {code}\n{self.last_words()}")
+        return self.check()
+
+    def check(self) -> Account:
+        """Check the account of a run that has ended."""
         return check(self._folder, self._checkpoint)
