@@ -1,5 +1,6 @@
 """What the tests share: the acker beside the reference, servers of brokers, Spark, and one Hypothesis profile."""
 
+import functools
 import gc
 import importlib
 import logging
@@ -95,6 +96,7 @@ SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "hado
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
 # Half of the tests with a session: one process with all of them would end last, alone.
 SPARK_STREAMS = "the Spark session of streams"
+STREAMS = str(ROOT / "tests/spark/streams") + os.sep
 # In this order they begin.
 LONGEST_FIRST = [
     SHARED["spark"],
@@ -121,9 +123,10 @@ def pytest_collection_modifyitems(items):
     Those of LONGEST_FIRST begin first, then files with a Spark of their own.
     """
 
+    @functools.cache
     def group_of(item):
         group = next((SHARED[name] for name in used(item)), str(item.path))
-        is_stream = group == SHARED["spark"] and item.path.is_relative_to(ROOT / "tests/spark/streams")
+        is_stream = group == SHARED["spark"] and str(item.path).startswith(STREAMS)
         return SPARK_STREAMS if is_stream else group
 
     def start_order(item):

@@ -39,7 +39,7 @@ def threads() -> dict[object, str]:
 
     def stands(thread: threading.Thread) -> str:
         frame = frames.get(thread.ident or 0)
-        return f"at {''.join(traceback.format_stack(frame)[-1:]).strip()}" if frame else "that has no frame"
+        return f"at {''.join(traceback.format_stack(frame, limit=1)).strip()}" if frame else "that has no frame"
 
     return {
         thread: f"thread {thread.name} {stands(thread)}"
@@ -61,10 +61,10 @@ def children() -> dict[object, str]:
     Each list is read twice: while one process ends, the system may leave others out.
     """
     found: dict[object, str] = {}
-    for path in 2 * list(Path("/proc/self/task").glob("*/children")):
+    for task in 2 * os.listdir("/proc/self/task"):  # noqa: PTH208 - three times as fast
         listed: list[str] = []
-        with contextlib.suppress(OSError):  # the thread has ended
-            listed = path.read_text().split()
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:  # noqa: PTH123 - the same
+            listed = file.read().split()  # unless the thread has ended
         for child in listed:
             with contextlib.suppress(OSError):  # the process has, which says nothing of the next one
                 command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -83,7 +83,7 @@ def descriptors(ignored: Container[str]) -> dict[object, str]:
     kept = helpers()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - three times as fast
         with contextlib.suppress(OSError):  # that of the listing
-            target = str(Path(f"/proc/self/fd/{name}").readlink())
+            target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 - the same
             kind = target.partition(":[")[0]
             # pytest puts its own files in the place of the first three.
             is_kept = int(name) < 3 or int(name) in kept or any(word in target for word in KEPT_FILES)
