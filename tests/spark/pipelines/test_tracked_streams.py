@@ -203,13 +203,12 @@ ENDED = dict.fromkeys(TIMES, Outcome.ACKED) | {3: Outcome.FAILED, 7: Outcome.FAI
 @pytest.mark.usefixtures("rocksdb")
 def test_trees_of_a_pipeline_expire_by_the_watermark(spark, stream, folder, tmp_path) -> None:
     """Of line 5 a word is lost. It is over once the watermark is at minute 7, and the last line is at minute 8."""
+    options = {"timeout": "1 minute", "event_time": "a `time.stamp"}
     whole = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", True).json(str(folder))
-    for number, source in enumerate((stream, whole)):
-        pipeline = counted(timed(source, "a `time.stamp"))
-        done = pipeline.completions(timeout="1 minute", event_time="a `time.stamp")
-        found, _ = settled(done, f"by_watermark_{number}", tmp_path / str(number))
-        assert dict(found) == ENDED | {5: Outcome.TIMED_OUT} and len(found) == len(TIMES)
-    waiting = pipeline.completions(timeout="1 minute", event_time="a `time.stamp", watermark_delay="2 minutes")
+    done = counted(timed(whole, "a `time.stamp")).completions(**options)
+    found, _ = settled(done, "by_watermark", tmp_path / "whole")
+    assert dict(found) == ENDED | {5: Outcome.TIMED_OUT} and len(found) == len(TIMES)
+    waiting = counted(timed(stream, "a `time.stamp")).completions(**options, watermark_delay="2 minutes")
     found, query = settled(waiting, "by_watermark_late", tmp_path / "late")
     assert dict(found) == {line: outcome for line, outcome in ENDED.items() if line != 5}
     assert query.lastProgress["eventTime"]["watermark"].startswith("1970-01-01T00:06:00")
