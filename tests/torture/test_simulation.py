@@ -24,9 +24,9 @@ from tests.torture.simulation.components import LOCK, ManualBolt
 from tests.torture.simulation.plan import with_batches
 from tests.torture.simulation.record import RunRecord
 
-SEEDS = 2_000
+SEEDS = 1_800
 CHUNK = 50
-QUICK_SEEDS = 400  # of them in `make test`
+QUICK_SEEDS = 200  # of them in `make test`
 # Within how many seeds each bug has to be noticed.
 NOTICED_WITHIN = 400
 
