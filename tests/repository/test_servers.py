@@ -95,6 +95,7 @@ def test_kafka_keeps_what_it_confirmed(kafka, end):
     consumer.close()
 
 
+@pytest.mark.slow  # it starts for long, and tests/connectors/test_rabbitmq_promises.py kills it, too
 @ENDS
 def test_rabbitmq_keeps_what_it_confirmed(rabbitmq, end):
     queue = f"kept over {end}"
