@@ -132,15 +132,14 @@ def run_program(folder, settings, program=PROGRAM):
     return subprocess.run(command, check=False, cwd=folder, env=settings, **options)
 
 
-@pytest.mark.spark
-def test_local_workers_run_the_python_of_the_program(tmp_path):
+@pytest.fixture
+def other_python(tmp_path):
+    """The environment where the first python3 of PATH is none that workers could run."""
     wrong = tmp_path / "python3"
     wrong.write_text("#!/bin/sh\nexit 7\n")
     wrong.chmod(0o755)
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    settings |= {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    ended = run_program(tmp_path, settings)
-    assert ended.stdout.split() == ["acked", "3"], ended.stderr
+    return settings | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
 
 
 def test_without_java_the_error_says_what_to_install(tmp_path):
@@ -197,9 +196,10 @@ print(report.outcome, report.stats.totals.shut_down)
 @pytest.mark.parametrize(
     "checkpoint", [pytest.param(None, marks=pytest.mark.slow, id="batch job"), pytest.param("checkpoint", id="stream")]
 )
-def test_a_program_ends_in_order_when_a_stop_leaves_a_micro_batch_behind(tmp_path, checkpoint):
+def test_a_program_ends_in_order_when_a_stop_leaves_a_micro_batch_behind(tmp_path, other_python, checkpoint):
+    """Its workers run the Python that it runs."""
     path = None if checkpoint is None else str(tmp_path / checkpoint)
-    ended = run_program(tmp_path, dict(os.environ), ENDLESS.replace("CHECKPOINT", repr(path)))
+    ended = run_program(tmp_path, other_python, ENDLESS.replace("CHECKPOINT", repr(path)))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["stopped", "1"]
     assert "user code" not in ended.stderr
