@@ -611,7 +611,7 @@ class OffsetMachine(RuleBasedStateMachine):
             assert all(offset >= committable for offset in log.open)
 
 
-OffsetMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+OffsetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestOffsets = OffsetMachine.TestCase
 
 

