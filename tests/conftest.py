@@ -91,6 +91,8 @@ collect_ignore_glob += [] if find_spec("playwright") else ["ui/test_browser*.py"
 
 # Names a server of Spark Connect for the tests, such as local[2]: set by tests/spark/test_connect.py.
 REMOTE = "ACKER_TESTS_REMOTE"
+# Says that the process has a session already, as a notebook has: set there too.
+IN_NOTEBOOK = "ACKER_TESTS_IN_NOTEBOOK"
 
 SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "hadoop", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
@@ -185,12 +187,24 @@ def keep_formatters():
     PySparkLogger.addHandler = add
 
 
+def receive_reports(session):
+    """Make what stays as long as the session, so that no test is the one that leaves it behind."""
+    from acker.spark.report_receiver import ReportReceiver  # Not with this file: see `broker`.
+
+    ReportReceiver.of_pipelines(session)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     """One Spark session for all tests: two cores, and tasks that are retried as on a cluster."""
     from pyspark.sql import SparkSession
 
     keep_formatters()
+    if IN_NOTEBOOK in os.environ:
+        session = SparkSession.getActiveSession()
+        receive_reports(session)
+        yield session
+        return
     # Workers must run this interpreter; Spark would start the first python3 of PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     remote = os.environ.get(REMOTE)
@@ -210,11 +224,8 @@ def spark(tmp_path_factory):
             warnings.simplefilter("ignore")
         session = builder.getOrCreate()
     if not remote:
-        from acker.spark.report_receiver import ReportReceiver  # Not with this file: see `broker`.
-
         session.sparkContext.setLogLevel("OFF")
-        # It stays as long as the session, and no test is to be the one that leaves it behind.
-        ReportReceiver.of_pipelines(session)
+        receive_reports(session)
     yield session
     session.stop()
 

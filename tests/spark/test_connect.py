@@ -1,4 +1,4 @@
-"""acker through Spark Connect: tests of this folder once more, over a server that is started for them.
+"""acker through Spark Connect and in a notebook: tests of this folder once more, and the table of what works there.
 
 In processes of their own: once PySpark has spoken to a server, its functions do so everywhere in the process.
 """
@@ -12,26 +12,77 @@ from pathlib import Path
 import pytest
 
 import acker
+from tests.conftest import IN_NOTEBOOK, REMOTE
 from tests.torture.shipping import CLUSTER, clean_environment, make_environment
 from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SERVER = "local[2,4]"  # tasks are retried, as on a cluster
 
-# Each way into Spark: rows, files, blocks, pipelines, streams of rows, of files and of pipelines, a sink.
-SELECTION = (
-    "test_completion_functions.py::test_a_doubled_track_is_harmless_wherever_it_lies",
-    "test_completion_functions.py::test_completions_have_the_schema",
-    "test_completion_functions.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
-    "test_block_settlement.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
-    "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
-    "pipelines/test_tracked.py::test_a_tree_that_forks_and_meets_again_finishes",
-    "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
-    "streams/test_plan.py::test_trees_time_out_without_a_message_and_available_now_ends",
-    "streams/test_plan.py::test_other_ways_into_a_stream_end_in_a_table",
-    "streams/test_sinks.py::test_the_function_may_run_in_another_process",
-    "streams/test_replays.py::test_the_ledger_may_be_written_by_another_process",
-)
+# What the table in docs/compatibility.md says of each way into Spark, and the tests that show it.
+SELECTION = {
+    "batches of rows, files and blocks": (
+        "test_completion_functions.py::test_completions_have_the_schema",
+        "test_completion_functions.py::test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice",
+        "test_block_settlement.py::test_blocks_that_are_wrong_fail_the_job_and_say_why",
+    ),
+    "pipelines of bolts": (
+        "pipelines/test_tracked.py::test_each_tree_ends_as_its_rows_did",
+        "pipelines/test_tracked.py::test_a_tree_that_forks_and_meets_again_finishes",
+    ),
+    "steps that Spark runs": (
+        "pipelines/test_sql_steps.py::test_steps_in_sql_and_in_python_follow_each_other",
+        "pipelines/test_sql_steps.py::test_steps_that_spark_cannot_run_for_each_row_alone_are_refused",
+    ),
+    "joins of two pipelines": ("pipelines/test_tracked_joins.py::test_outcomes_of_a_join_are_those_of_nested_loops",),
+    "`grouped(...).agg(...)`": (
+        "pipelines/test_aggregated.py::test_groups_have_the_rows_that_a_plain_loop_puts_there",
+    ),
+    "`unfinished()`": (
+        "pipelines/test_unfinished.py::test_what_is_not_finished_comes_with_its_row_and_can_be_sent_again",
+    ),
+    "streams of rows, files and pipelines": (
+        "streams/test_plan.py::test_any_stream_cut_anywhere_ends_as_the_rules_say[well-formed]",
+        "streams/test_plan.py::test_trees_time_out_without_a_message_and_available_now_ends",
+        "streams/test_plan.py::test_other_ways_into_a_stream_end_in_a_table",
+    ),
+    "`for_each_completion`, `Replays`": (
+        "streams/test_sinks.py::test_the_function_may_run_in_another_process",
+        "streams/test_replays.py::test_the_ledger_may_be_written_by_another_process",
+    ),
+}
+
+# A notebook whose session was made before, with executors that are processes of their own.
+NOTEBOOK = """
+import sys
+from jupyter_client.manager import start_new_kernel
+
+manager, client = start_new_kernel(cwd={cwd!r})
+try:
+    for cell in {cells!r}:
+        reply = client.execute_interactive(cell, timeout=3600)["content"]
+        if reply["status"] != "ok":
+            sys.exit(chr(10).join(reply.get("traceback", [str(reply)])))
+finally:
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+"""
+MADE_BEFORE = """
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local-cluster[1,2,1024]").config("spark.ui.enabled", "false")
+for name in ("spark.driver.host", "spark.driver.bindAddress"):
+    builder = builder.config(name, "127.0.0.1")
+for name in ("spark.sql.shuffle.partitions", "spark.default.parallelism"):
+    builder = builder.config(name, "2")
+builder.config("spark.sql.warehouse.dir", "warehouse").getOrCreate().sparkContext.setLogLevel("OFF")
+"""
+CELL = """
+import pytest
+
+pytest.main({arguments!r})
+"""
 
 # On executors that lack acker: before it is sent, after, and a stream, whose first Python is the server's.
 SHIPPED = """
@@ -91,25 +142,49 @@ print(pipeline.data().count())
 spark.stop()
 """
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.slow]
 
 
-def test_what_works_in_a_session_works_through_a_server() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *(str(HERE / name) for name in SELECTION),
-    ]
-    # Options for this run of pytest are not for the other one, whose last line is read.
-    environment = {**os.environ, "ACKER_TESTS_REMOTE": SERVER, "PYTEST_ADDOPTS": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=HERE.parents[1])
-    assert done.returncode == 0, done.stdout[-8000:]
-    passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)
-    assert passed is not None and int(passed[1]) >= len(SELECTION)
+def run_selection(kind: str, tmp_path) -> dict[str, str]:
+    """Run the selected tests with Spark Connect or in a notebook; return what the table says of each row."""
+    selected = [str(HERE / name) for names in SELECTION.values() for name in names]
+    arguments = ["-q", "-rA", "--color=no", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *selected]
+    command = [sys.executable, "-m", "pytest", *arguments]
+    # Options for this run of pytest are not for the other one, whose lines are read.
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    if kind == "connect":
+        environment[REMOTE] = SERVER
+    else:
+        cells = [MADE_BEFORE, CELL.format(arguments=["-c", str(ROOT / "pyproject.toml"), *arguments])]
+        command = [sys.executable, "-c", NOTEBOOK.format(cwd=str(tmp_path), cells=cells)]
+        environment |= {IN_NOTEBOOK: "1", "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": JVM_OPTIONS}
+        environment["SPARK_HOME"] = str(make_spark_home(tmp_path / "home"))
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    ended = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) (?:\S*/)?tests/spark/(\S+)", done.stdout, re.MULTILINE)
+    failed = [name for word, name in ended if word != "PASSED"]
+    # What fails without being in the table is an error of this test's.
+    assert ended and not failed, f"{failed}\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+
+    def works(name: str) -> bool:
+        return any(each == name or each.startswith(f"{name}[") for _, each in ended)
+
+    return {row: "yes" if all(map(works, names)) else "no" for row, names in SELECTION.items()}
+
+
+@pytest.fixture(scope="module")
+def page_rows() -> dict[str, list[str]]:
+    """The table of the page: the cells of each row."""
+    text = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("| | Spark Connect | a notebook |\n|---|---|---|\n")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.partition("\n\n")[0].splitlines()]
+    return {name: cells for name, *cells in rows}
+
+
+@pytest.mark.parametrize("kind", ["connect", "notebook"])
+def test_the_table_says_what_works(kind, page_rows, tmp_path) -> None:
+    column = ["connect", "notebook"].index(kind)
+    assert {name: cells[column] for name, cells in page_rows.items()} == run_selection(kind, tmp_path)
 
 
 def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
