@@ -10,7 +10,7 @@ from tests.torture.job_kills import __main__
 from tests.torture.job_kills.run import Account, Kill, KillsError, Run, plan_of, survive
 from tests.torture.job_kills.truth import Notes, Truth
 
-KILLS = 4  # of each kind; `make soak` has 100
+KILLS = 2  # of each kind; `make soak` has 100
 
 
 def kills_on(name, broker, tmp_path, seed):

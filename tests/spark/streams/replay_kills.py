@@ -1,12 +1,12 @@
 """A driver of replays that is killed between any two steps, and what Spark promises it, without Spark.
 
-Run it: python -m tests.spark.streams.replay_kills FOLDER (folder | sqlite | URL of PostgreSQL)
+Run it: python -m tests.spark.streams.replay_kills FOLDER (folder | sqlite | URL of PostgreSQL) EVERY
 
 The ledger is in a folder, or in a table of that database.
 
 Each process runs micro-batches as Structured Streaming does. It writes down what a micro-batch reads before it runs it,
 and that it is done afterwards. A process that finds one that was begun runs that again, on the same input, at another
-time. Processes are forked, and each is killed one step later than the one before, until one ends by itself.
+time. Processes are forked, and each is killed EVERY steps later than the one before, until one ends by itself.
 """
 
 import itertools
@@ -197,11 +197,11 @@ def account(folder, ledger):
 
 
 def main():
-    root, where = Path(sys.argv[1]), sys.argv[2]
+    root, where, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     accounts = []
-    # One folder for each step, in which the first process is killed there, and one for processes that are killed again
-    # and again.
-    for last in itertools.count():
+    # One folder for each step, or for some, in which the first process is killed there, and one for processes that are
+    # killed again and again.
+    for last in itertools.count(0, every):
         folder = root / f"once-{last}"
         folder.mkdir()
         killed = run_killed(folder, last, where)
