@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from acker import Completions, Outcome
 from acker.connectors.kafka import KafkaSink, sink
@@ -109,6 +111,26 @@ def test_an_error_leaves_nothing_and_the_same_sink_begins_anew(query):
         write(Completions.concat([ended(1), ended(2, outcome=77)]), 0)
     write(ended(3), 0)
     assert query.read() == [3]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_broker_that_does_not_know_its_groups_yet_is_asked_again(query, monkeypatch, raises):
+    answers = ["COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"]
+
+    class Starting(sink.Consumer):
+        """Hears at first what brokers answer that have just started."""
+
+        def committed(self, partitions, timeout):
+            if not answers:
+                return super().committed(partitions, timeout)
+            error = KafkaError(getattr(KafkaError, answers.pop()))
+            if raises:
+                raise KafkaException(error)
+            return [SimpleNamespace(error=error)]
+
+    monkeypatch.setattr(sink, "Consumer", Starting)
+    query.start()(ended(1), 0)
+    assert not answers and query.read() == [1]
 
 
 def explained(done, *reasons):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,15 @@ _WHY: Final = ("component", "reason")
 _Headers = dict[str, str | bytes | None]
 _ANSWER_SECS: Final = 60.0
 _ABORT_SECS: Final = 10.0
+_RETRY_SECS: Final = 0.1
+# What brokers answer that have just started, and do not know their groups yet.
+_NOT_READY: Final = frozenset(
+    (
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    )
+)
 
 
 class KafkaSink:
@@ -157,10 +167,18 @@ class _Transactions:
         """Abort what an earlier driver left open, and lock it out; return the micro-batch to begin with."""
         self._faults.check_topics(self._producer, [self._topic], self._connect_secs)
         self._producer.init_transactions(self._connect_secs)
-        (progress,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ANSWER_SECS)
-        if progress.error is not None:
-            raise KafkaException(progress.error)
-        return int(progress.offset)
+        until = time.monotonic() + _ANSWER_SECS
+        while True:
+            try:
+                (progress,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ANSWER_SECS)
+                if progress.error is not None:
+                    raise KafkaException(progress.error)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_READY or time.monotonic() >= until:
+                    raise
+                time.sleep(_RETRY_SECS)
+            else:
+                return int(progress.offset)
 
     def _commit(self, done: Completions, batch_id: int) -> None:
         headers: _Headers = {"query": self._query_id, "batch-id": str(batch_id)}
