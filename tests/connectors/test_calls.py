@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from acker.connectors import Consumer
+from acker.connectors import Consumer, calls
 from acker.observe.metric_names import metric_points
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.ui import LivePage
@@ -122,6 +122,28 @@ def work_in(way, hung, consumer):
                 hung.charge()
     else:
         consumer.run(lambda _: hung.charge(), threads=1)
+
+
+def test_a_message_that_times_out_names_its_own_call_whatever_others_run(monkeypatch):
+    monkeypatch.setattr(calls, "_NAMED_MAX", 1)
+    hung, broker = Hung(), MemoryBroker()
+    broker.publish([b"one", b"two"])
+    with Consumer(MemorySource(broker), drain_secs=0.0) as consumer, ThreadPoolExecutor(2) as pool:
+        try:
+            trees = []
+            for message in consumer:
+                message.submit(pool, hung.charge)
+                assert hung.begun.wait(LONG)
+                hung.begun.clear()
+                trees.append(message._tree)
+                if len(trees) == 2:
+                    break
+            ran_longer, late = trees
+            told = consumer._calls.told([late])
+            assert told.keys() == {late.attempt.message_id} and "was in one call at test_calls.py:" in str(told)
+            assert consumer._calls.told([ran_longer]).keys() == {ran_longer.attempt.message_id}
+        finally:
+            hung.ending.set()
 
 
 @pytest.mark.parametrize(

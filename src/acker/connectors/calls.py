@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -248,14 +248,19 @@ class RunningCalls:
     def told(self, trees: Sequence[WorkedOn]) -> dict[int, str]:
         """Return which calls run for trees that end now, in words, by the numbers of their attempts."""
         by_number: dict[int, list[UserCall]] = {}
-        for attempt, call in self._calls_for(trees, monotonic_ns(), _NAMED_MAX) if trees else ():
+        numbers = {tree.attempt.message_id for tree in trees}
+        for attempt, call in self._calls_for(trees, monotonic_ns(), _NAMED_MAX, numbers) if trees else ():
             by_number.setdefault(attempt.message_id, []).append(call)
         return {number: _told(calls) for number, calls in by_number.items()}
 
-    def _calls_for(self, trees: Iterable[WorkedOn], now_ns: int, most: int) -> list[AttemptCall]:
+    def _calls_for(
+        self, trees: Iterable[WorkedOn], now_ns: int, most: int, numbers: Container[int] | None = None
+    ) -> list[AttemptCall]:
+        """Return the calls of coroutines for these trees, and those of threads, if wished of these attempts alone."""
         found: list[tuple[int, Attempt, Callable[[], str], Callable[[], tuple[Line, ...]]]] = [
             (since_ns, tree.attempt, partial(_thread_name, number), partial(stack_of_thread, number))
             for number, (tree, _, since_ns) in self._threads().items()
+            if numbers is None or tree.attempt.message_id in numbers
         ]
         for tree in trees:
             # The time of each `spawn` is not known.
@@ -270,10 +275,10 @@ class RunningCalls:
         ]
         # A message that was handed over has other calls, and the loop that took it does not hold it.
         handed_over = {attempt.message_id for _, attempt, _, _ in found}
-        loops = [each for each in self._loops(now_ns) if each[0].message_id not in handed_over]
+        loops = [each for each in self._loops(now_ns, numbers) if each[0].message_id not in handed_over]
         return sorted([*calls, *loops], key=lambda each: -each[1].for_ms)[:most]
 
-    def _loops(self, now_ns: int) -> Iterator[AttemptCall]:
+    def _loops(self, now_ns: int, numbers: Container[int] | None) -> Iterator[AttemptCall]:
         """Yield the loops over messages that work for the message which they took last, and do not wait for another."""
         threads = self._threads()
         with self._adding:
@@ -281,6 +286,8 @@ class RunningCalls:
         for taker in takers:
             tree = taker.tree
             if tree is None or not tree.parts or tree.tasks or tree.lost is not None or taker.thread in threads:
+                continue
+            if numbers is not None and tree.attempt.message_id not in numbers:
                 continue
             name, stack = taker.stack()
             if stack and not any(line.function in _WAITING for line in stack):
