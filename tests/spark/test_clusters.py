@@ -131,7 +131,7 @@ def test_workers_that_share_no_disk_count_each_number_once_though_one_of_them_di
     java = {name: f"{service}{port}" for name, port in zip(names, free_ports(3, monkeypatch), strict=True)}
     conf = {
         "spark.dynamicAllocation.enabled": "true",
-        "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.dynamicAllocation.executorIdleTimeout": "10s",
         "spark.dynamicAllocation.maxExecutors": "3",
         "spark.shuffle.service.enabled": "true",
         "spark.shuffle.readHostLocalDisk": "false",  # all have the same address
