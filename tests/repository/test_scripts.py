@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.torture.spark_home import jvm_options
+from tests.torture.spark_home import ARCHIVE, jvm_options
 
 pytestmark = pytest.mark.repository
 
@@ -536,11 +536,12 @@ def test_the_options_of_the_tests_name_the_archive_of_spark_if_there_is_one(tmp_
 @pytest.mark.slow  # what it makes is an advantage of every other test with Spark, and none needs it
 @pytest.mark.spark
 def test_a_jvm_takes_the_classes_of_spark_from_the_archive(tmp_path: Path) -> None:
-    archive, log = tmp_path / "spark.jsa", tmp_path / "classes"
-    # As the set-up does: without the archive that the tests themselves may have.
+    archive, log = ARCHIVE, tmp_path / "classes"
     environ = {name: value for name, value in os.environ.items() if name not in {"SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR"}}
-    command = [sys.executable, str(SCRIPTS / "spark_archive.py"), str(archive)]
-    subprocess.run(command, check=True, env=environ, stdin=subprocess.DEVNULL)
+    if not archive.is_file():  # the set-up could not make it, so this says why
+        archive = tmp_path / "spark.jsa"
+        command = [sys.executable, str(SCRIPTS / "spark_archive.py"), str(archive)]
+        subprocess.run(command, check=True, env=environ, stdin=subprocess.DEVNULL)
     program = "from pyspark.sql import SparkSession; SparkSession.builder.master('local[1]').getOrCreate().stop()"
     options = f"{jvm_options(archive)} -Xlog:class+load:file={log}"
     environ["SPARK_SUBMIT_OPTS"] = options
