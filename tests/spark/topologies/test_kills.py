@@ -1,10 +1,6 @@
 """A topology as a stream whose processes get ``kill -9``: no line is lost, and none is counted twice."""
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +26,6 @@ from tests.torture.topology_kills.words import (
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
-ROOT = Path(__file__).parents[3]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
 
 
@@ -66,36 +61,13 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_at_other_points_counts_each_line_once(tmp_path):
-    """At each step with files drivers die without Spark, in the test after the next one."""
+    """At each step with files drivers die without Spark, in test_journal_kills.py."""
     special = dict.fromkeys(range(9, 1500, 50), BAD) | {number: f"{FLAKY}-{number}" for number in range(4, 1500, 50)}
     program = Program(tmp_path / "run", lines_of(1500, special), LOCAL)
     for point, number in {"before the commit": 2, "written": 6, "old files of state are gone": 2, "told": 2}.items():
         program.dies(point, number)
     account = program.ends()
     assert (account.acked, account.dead) == (1470, 30)
-
-
-def run_without_spark(folder, how, topology):
-    program = [sys.executable, "-W", "ignore", "-m", "tests.spark.topologies.journal_kills"]
-    command = [*program, str(folder), how, topology]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("topology", ["WordCount", "WordCountInColumns"])
-def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path, topology):
-    """The files of plans, commits and state, those that are merged or removed, the lease, Spark's log, and the acks."""
-    (account,) = run_without_spark(tmp_path, "again", topology)
-    assert (account["acked"], account["dead"]) == (120, 24)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("topology", ["WordCount", "WordCountInColumns"])
-def test_a_driver_that_dies_at_any_step_with_its_files_counts_each_line_once(tmp_path, topology):
-    accounts = run_without_spark(tmp_path, "each", topology)
-    assert len(accounts) > 100
-    assert {(account["acked"], account["dead"]) for account in accounts} == {(10, 2)}
 
 
 @pytest.mark.slow
