@@ -37,22 +37,15 @@ def lines_of(count, special):
     return lines
 
 
-# Points of a driver, and when they are reached for that time.
-KILLED_AT = {
-    "planned": 1,
-    "before an ack is kept": 7,  # in the recovery
-    "evaluated": 2,
-    "committed": 2,
-    "after a dead letter was kept": 1,
-}
-
-
 @pytest.mark.slow
 def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path):
     special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 90: SOUR, 130: f"{FLAKY}-3"}
     program = Program(tmp_path / "run", lines_of(160, special), LOCAL)
-    for point, number in KILLED_AT.items():
-        program.dies(point, number)
+    program.dies("planned", 1)
+    program.dies("before an ack is kept", 7)  # in the recovery
+    program.dies("evaluated", 2)
+    program.dies("committed", 2)
+    program.dies("after a dead letter was kept", 1)
     account = program.ends()
     assert (account.acked, account.dead) == (155, 5)
     assert account.told_again > 0
