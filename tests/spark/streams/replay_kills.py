@@ -16,6 +16,7 @@ import signal
 import sqlite3
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ from acker._engine import storage
 from acker.spark import ReplayCounts, Replays, SqlReplayStore
 from acker.spark.folders import Folder
 from acker.spark.streams import replay_ledger
+from tests.spark.forks import ask_forked, run_forked
 
 MESSAGES = 6
 ATTEMPTS_MAX = 3
@@ -169,21 +171,22 @@ class Driver:
 
 def run_killed(folder, last, where):
     """Run a process that is killed after some steps; return whether it was."""
-    child = os.fork()
-    if not child:
+
+    def run():
         step = Steps(last)
         replay_ledger._FILES_MAX = 2
         for owner, name in ((storage, "write"), (os, "fsync"), (Folder, "remove")):
             step.before(owner, name)
         Driver(folder, step, ledger_of(where, folder, step)).run()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, status
-    return os.WIFSIGNALED(status)
+
+    status = run_forked(run)
+    assert status in {0, signal.SIGKILL}, status
+    return status != 0
 
 
-def account(folder, ledger):
+def account(folder, where):
     """Return what became of the messages."""
+    ledger = ledger_of(where, folder, Steps(-1))
     inputs = [json.loads(path.read_text())["attempts"] for path in folder.glob("offsets-*")]
     letters = [json.loads(line) for line in (folder / "dead").read_text().splitlines()]
     replays = Replays(ledger, replay=print, dead_letter=print)
@@ -207,7 +210,7 @@ def main():
         killed = run_killed(folder, last, where)
         if killed:
             assert not run_killed(folder, -1, where)
-        accounts.append(account(folder, ledger_of(where, folder, Steps(-1))))
+        accounts.append(ask_forked(partial(account, folder, where)))
         if not killed:
             break
     for most in (7, 9, 12):
@@ -216,7 +219,7 @@ def main():
         kills = 0
         while run_killed(folder, most + kills % 3, where):
             kills += 1
-        accounts.append(account(folder, ledger_of(where, folder, Steps(-1))))
+        accounts.append(ask_forked(partial(account, folder, where)))
     print(json.dumps({"steps": last, "accounts": accounts}))
 
 

@@ -323,13 +323,13 @@ def test_what_is_no_replays_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "every"), [("folder", 1), ("sqlite", 1), ("postgresql", 5)])
+@pytest.mark.parametrize(("where", "every"), [("folder", 2), ("sqlite", 3), ("postgresql", 5)])
 def test_each_message_is_acked_or_given_up_once_wherever_the_driver_is_killed(request, tmp_path, where, every):
     """Between any two steps: `replay_kills` says which, and kills a process at each, or at some."""
     if where == "postgresql":
         where = request.getfixturevalue(where).url
     command = [sys.executable, "-m", "tests.spark.streams.replay_kills", str(tmp_path), where, str(every)]
-    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    told = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(told.stdout)
     assert found["steps"] > 50 and len(found["accounts"]) == found["steps"] // every + 4
     for account in found["accounts"]:

@@ -1,11 +1,11 @@
 """A topology as a stream whose driver is killed between any two steps with its files, without Spark.
 
-Run it: python -m tests.spark.topologies.journal_kills FOLDER (each | again) [WordCountInColumns]
+Run it: python -m tests.spark.topologies.journal_kills FOLDER EVERY [WordCountInColumns]
 
 Each process runs micro-batches as Structured Streaming does: it writes down that one begins, runs it, and writes down
 that it is done; a process that finds one that was begun runs that again. All else is real, but the stages run in this
-process. "each": a process dies at each step in a folder of its own, and another one goes on. "again": in one folder,
-processes die until each kind of step had its turn, and one more goes on.
+process. A process dies at each EVERY-th step, in a folder of its own, and another one goes on. Where EVERY is 0, they all
+die in one folder until each kind of step had its turn, and one more goes on.
 """
 
 import itertools
@@ -14,9 +14,9 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +29,7 @@ from acker.spark.topologies.micro_batch_job import MicroBatchResult, _read_resul
 from acker.spark.topologies.spark_runtime import SparkRuntime
 from acker.spark.topologies.stage_rows import StageRow, batches_of
 from acker.spark.topologies.stage_worker import StageWorker
+from tests.spark.forks import ask_forked, run_forked
 from tests.torture.topology_kills.account import CHECKPOINT, check, counts_in
 from tests.torture.topology_kills.words import ACKED, BAD, FLAKY, FOLDER, LINES, SOUR, TOPOLOGIES, Lines, read_log
 
@@ -168,8 +169,8 @@ def run(folder, step, name):
 
 def run_killed(folder, name, kind=None, number=-1):
     """Run a process that is killed at a step, and check what it has left; return whether it was killed."""
-    child = os.fork()
-    if not child:
+
+    def die():
         # So that files are merged, written again and removed, though they are small.
         state_log.MERGED_KEYS = 4
         micro_batches.MicroBatchJob = JobHere
@@ -177,15 +178,11 @@ def run_killed(folder, name, kind=None, number=-1):
         step.watch()
         with (folder / "log").open("a") as log:
             os.dup2(log.fileno(), 2)
-        try:
-            run(folder, step, name)
-        except BaseException:  # noqa: BLE001 - told by the parent
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
+        run(folder, step, name)
+
+    status = run_forked(die)
     assert status in {0, signal.SIGKILL}, (folder / "log").read_text()[-4000:]
-    check_early(folder)
+    assert run_forked(partial(check_early, folder)) == 0
     return status != 0
 
 
@@ -198,16 +195,16 @@ def check_early(folder):
     assert acked <= counts <= every, (acked - counts, counts - every)
 
 
-def die_once(root, name):
-    """Kill a process at each step of a run in turn, and let another one go on."""
+def die_once(root, name, every):
+    """Kill a process at each step of a run in turn, or at some, and let another one go on."""
     accounts = []
-    for number in itertools.count():
+    for number in itertools.count(0, every):
         folder = root / f"once-{number}"
         write_lines(folder, 1)
         if not run_killed(folder, name, None, number):
             break
         assert not run_killed(folder, name)
-        accounts.append(check(folder))
+        accounts.append(account(folder))
     return accounts
 
 
@@ -218,17 +215,18 @@ def die_again(root, name):
     for kind in sorted(KINDS):
         assert run_killed(folder, name, kind, 0 if kind == "sync leases" else 1), kind
     assert not run_killed(folder, name)
-    return check(folder)
+    return account(folder)
+
+
+def account(folder):
+    """Return what became of the lines, by name."""
+    return ask_forked(lambda: check(folder)._asdict())
 
 
 def main():
-    root = Path(sys.argv[1])
+    root, every = Path(sys.argv[1]), int(sys.argv[2])
     name = sys.argv[3] if len(sys.argv) > 3 else "WordCount"
-    if sys.argv[2] == "each":
-        accounts = die_once(root, name)
-        print(json.dumps([account._asdict() for account in accounts]))
-    else:
-        print(json.dumps([die_again(root, name)._asdict()]))
+    print(json.dumps(die_once(root, name, every) if every else [die_again(root, name)]))
 
 
 if __name__ == "__main__":
