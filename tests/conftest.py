@@ -96,13 +96,15 @@ IN_NOTEBOOK = "ACKER_TESTS_IN_NOTEBOOK"
 
 SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "hadoop", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
-# Half of the tests with a session: one process with all of them would end last, alone.
-SPARK_STREAMS = "the Spark session of streams"
-STREAMS = str(ROOT / "tests/spark/streams") + os.sep
+# Most tests with a session are in these folders: one process with all of them would end last, alone.
+SPARK_FOLDERS = {
+    str(ROOT / f"tests/spark/{name}") + os.sep: f"the Spark session of {name}"
+    for name in ("pipelines", "streams", "topologies")
+}
 # In this order they begin.
 LONGEST_FIRST = [
+    *SPARK_FOLDERS.values(),
     SHARED["spark"],
-    SPARK_STREAMS,
     *(SHARED[name] for name in ("kafka", "hadoop", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
 ]
 
@@ -122,19 +124,25 @@ def used(item):
 def pytest_collection_modifyitems(items):
     """Group the tests for `pytest -n`: one process runs all that share what is in SHARED, else each file is a group.
 
-    Those of LONGEST_FIRST begin first, then files with a Spark of their own.
+    Those of LONGEST_FIRST begin first, then tests that take minutes, each by itself, then files with a Spark of their
+    own.
     """
+
+    def minutes_of(item):
+        mark = item.get_closest_marker("minutes")
+        return mark.args[0] if mark else 0
 
     @functools.cache
     def group_of(item):
-        group = next((SHARED[name] for name in used(item)), str(item.path))
-        is_stream = group == SHARED["spark"] and str(item.path).startswith(STREAMS)
-        return SPARK_STREAMS if is_stream else group
+        group = next((SHARED[name] for name in used(item)), None)
+        if group == SHARED["spark"]:
+            return next((own for folder, own in SPARK_FOLDERS.items() if str(item.path).startswith(folder)), group)
+        return group or (item.nodeid if minutes_of(item) else str(item.path))
 
     def start_order(item):
         group = group_of(item)
         rank = LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
-        return rank, item.get_closest_marker("spark") is None
+        return rank, -minutes_of(item), item.get_closest_marker("spark") is None
 
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:

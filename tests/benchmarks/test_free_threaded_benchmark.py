@@ -10,6 +10,7 @@ from benchmarks.suite.measure import TINY
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
+@pytest.mark.minutes(2)
 @pytest.mark.slow
 def test_both_sides_do_the_same_work():
     result = compare(TINY, {GIL: sys.executable, FREE: sys.executable})

@@ -158,6 +158,7 @@ def test_wrong_arguments_have_an_exit_code_of_their_own(tmp_path: Path) -> None:
     assert done.stderr.endswith("error: --input nowhere: there is no such folder\n")
 
 
+@pytest.mark.minutes(2)
 @pytest.mark.slow
 @pytest.mark.spark
 def test_counts_are_exact_although_the_driver_is_killed(texts: Path, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def assert_ran(output: str, seeds: int) -> None:
     assert int(done[1]) > 50_000 * seeds
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.slow
 def test_the_headers_pass_their_tests() -> None:
     done = native("test", "--seeds", "40")
@@ -55,6 +56,7 @@ def test_the_headers_pass_their_tests() -> None:
     assert "failed at: no such file" in failed.stderr
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.slow
 def test_the_headers_pass_their_tests_under_sanitizers() -> None:
     done = native("test", "--seeds", "8", "--sanitize")

@@ -533,6 +533,7 @@ def test_the_options_of_the_tests_name_the_archive_of_spark_if_there_is_one(tmp_
     assert [str(archive) in jvm_options(archive) for archive in archives] == [False, True, False]
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.slow  # what it makes is an advantage of every other test with Spark, and none needs it
 @pytest.mark.spark
 def test_a_jvm_takes_the_classes_of_spark_from_the_archive(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ WORKER, EXECUTOR, DRIVER = Victim
 # ---- kills ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.slow
 def test_completions_are_those_of_an_undisturbed_run(tmp_path):
     plan = plan_of(3, [WORKER, EXECUTOR], master=CLUSTER)
@@ -47,6 +48,7 @@ def test_completions_are_those_of_an_undisturbed_run(tmp_path):
     assert survived.outcomes["TIMED_OUT"] == 0
 
 
+@pytest.mark.minutes(4)
 @pytest.mark.slow
 def test_each_tree_ends_once_where_some_expire(tmp_path):
     plan = plan_of(5, [WORKER, DRIVER], master=LOCAL, timeout_s=4)
@@ -56,6 +58,7 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
     assert survived.outcomes["ACKED"] > 0 and survived.outcomes["TIMED_OUT"] > 0
 
 
+@pytest.mark.minutes(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "points"),

@@ -322,6 +322,7 @@ def test_what_is_no_replays_is_refused():
         for_each_completion(replays="ledger")
 
 
+@pytest.mark.minutes(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "every"), [("folder", 2), ("sqlite", 3), ("postgresql", 5)])
 def test_each_message_is_acked_or_given_up_once_wherever_the_driver_is_killed(request, tmp_path, where, every):
@@ -431,6 +432,7 @@ def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
     assert replays.counts() == ReplayCounts(messages=2, failures=4, replayed=3, recovered=1, dead_letters=1)
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1800)  # three sessions of Spark, one after the other

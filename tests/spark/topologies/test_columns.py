@@ -252,6 +252,7 @@ def test_rows_and_batches_end_as_in_one_process(spark, tmp_path):
     assert dead == [("dead", 11, (11, 1), "count", "not now", 3)]
 
 
+@pytest.mark.minutes(2)
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)

@@ -37,6 +37,7 @@ def lines_of(count, special):
     return lines
 
 
+@pytest.mark.minutes(5)
 @pytest.mark.slow
 def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path):
     special = {3: BAD, 11: SOUR, 20: f"{FLAKY}-1", 45: BAD, 47: SOUR, 61: f"{FLAKY}-2", 90: SOUR, 130: f"{FLAKY}-3"}
@@ -52,6 +53,7 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
     assert "has the lease of this checkpoint" not in program.log.read_text()  # none waited for the one before it
 
 
+@pytest.mark.minutes(6)
 @pytest.mark.slow
 def test_a_driver_that_is_killed_at_other_points_counts_each_line_once(tmp_path):
     """At each step with files drivers die without Spark, in test_journal_kills.py."""

@@ -130,6 +130,7 @@ def test_of_two_drivers_that_begin_at_once_one_is_refused_and_the_other_counts_e
     assert (account.acked, account.told_again) == (len(LINES), 0)
 
 
+@pytest.mark.minutes(2)
 @pytest.mark.slow
 def test_a_driver_that_stood_still_for_longer_than_its_lease_commits_nothing_more(tmp_path):
     """The fifth write is the commit of the second micro-batch: the driver has just found that it has the lease."""
