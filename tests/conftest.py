@@ -20,7 +20,7 @@ import acker._core
 from tests.leftovers import Before
 from tests.native_testing import fail_allocations_after
 from tests.servers import IMPOSSIBLE, NOT_BROUGHT, NoServerError, Server
-from tests.torture.spark_home import JVM_OPTIONS, make_spark_home
+from tests.torture.spark_home import JVM_OPTIONS, WARM_DAEMON, make_spark_home
 
 # The machine is shared and may be slow, so no deadline. In CI the same examples every time, and where .ci/run was
 # called; elsewhere new ones, and what failed is kept in .hypothesis.
@@ -40,7 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f'{JVM_OPTIONS} "-Dspark.executor.extraJavaOptions={JVM_OPTIONS}"')
+SPARK_OPTIONS = f'"-Dspark.executor.extraJavaOptions={JVM_OPTIONS}" -Dspark.python.daemon.module={WARM_DAEMON}'
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{JVM_OPTIONS} {SPARK_OPTIONS}")
 
 # acker.spark needs pyspark; where it is not installed, as in the tests of wheels, there is nothing to test here.
 NEED_PYSPARK = [

@@ -23,6 +23,8 @@ def jvm_options(archive: Path) -> str:
 
 
 JVM_OPTIONS: Final = jvm_options(ARCHIVE)
+# Forks Spark's Python workers, which takes a sixth of the processor time from many small jobs.
+WARM_DAEMON: Final = "tests.torture.warm_daemon"
 
 
 def make_spark_home(home: Path, *, is_zipped: bool = False) -> Path:

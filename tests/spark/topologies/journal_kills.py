@@ -4,8 +4,8 @@ Run it: python -m tests.spark.topologies.journal_kills FOLDER EVERY [WordCountIn
 
 Each process runs micro-batches as Structured Streaming does: it writes down that one begins, runs it, and writes down
 that it is done; a process that finds one that was begun runs that again. All else is real, but the stages run in this
-process. A process dies at each EVERY-th step, in a folder of its own, and another one goes on. Where EVERY is 0, they all
-die in one folder until each kind of step had its turn, and one more goes on.
+process. A process dies at each EVERY-th step, in a folder of its own, and another one goes on. Where EVERY is 0, they
+all die in one folder until each kind of step had its turn, and one more goes on.
 """
 
 import itertools

@@ -136,8 +136,9 @@ def pack(environment: Path, archive: Path) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment variables without those that would make acker importable."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """Return the environment variables without those that would make acker importable, or import it."""
+    dropped = {"PYTHONPATH", "VIRTUAL_ENV", "SPARK_SUBMIT_OPTS"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 # ---- the job --------------------------------------------------------------------------------------------------------

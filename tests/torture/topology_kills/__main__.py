@@ -28,8 +28,8 @@ _KILLS_A_RUN: Final = 5
 _LINES_A_KILL: Final = 160
 _WAIT_SECONDS: Final = (0.2, 6.0)
 _RUN_SECONDS_MAX: Final = 1800
-# The executors' JVMs, and the servers that fork Python workers.
-_EXECUTOR, _DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+# The executors' JVMs, and the servers that fork Python workers, whatever their module.
+_EXECUTOR, _DAEMON = "CoarseGrainedExecutorBackend", "pyspark.worker"
 
 
 def lines_of(rng: random.Random, count: int) -> list[str]:
