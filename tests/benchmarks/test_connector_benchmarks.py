@@ -11,6 +11,7 @@ CASES = [case for case in connectors.CASES if not case.missing()]
 
 def cases_of(broker):
     first, *others = (case for case in CASES if case.name.split("/")[1] == broker)
+    first = pytest.param(first, marks=pytest.mark.slow) if broker == "rabbitmq" else first  # it takes a minute
     cases = [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 

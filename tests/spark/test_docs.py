@@ -24,7 +24,15 @@ def test_there_are_pages():
     assert {"spark.md", "streaming.md"} <= {page.name for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# What these show, other tests of `make test` show too.
+SLOW = ("cluster.md", "streaming.md")
+
+
+def param_of(page):
+    return pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.name)
+
+
+@pytest.mark.parametrize("page", [param_of(page) for page in PAGES])
 def test_examples_run_and_print_what_the_page_says(spark, tmp_path, monkeypatch, page):
     examples = list(filter(is_example, blocks_of(page)))
     before = spark.conf.get(session_checks.PROVIDER_CONF)

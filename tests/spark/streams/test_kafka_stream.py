@@ -126,13 +126,9 @@ def stream(kafka, jars, tmp_path):
     made.cluster.close()
 
 
-def test_each_order_ends_once(stream):
-    stream.run()
-    stream.check()
-
-
 @pytest.mark.slow  # without Spark, tests/connectors/test_kafka_sink.py kills a driver at each step of a transaction
 def test_each_order_ends_once_although_drivers_are_killed(stream):
+    """Two are killed, and the page's program ends what they began."""
     for step in ("before the commit", "committed"):
         stream.run(step, "2")
     stream.run()
