@@ -24,7 +24,7 @@ from tests.torture.simulation.components import LOCK, ManualBolt
 from tests.torture.simulation.plan import with_batches
 from tests.torture.simulation.record import RunRecord
 
-SEEDS = 1_800
+SEEDS = 1_200  # `make soak` has more
 CHUNK = 50
 QUICK_SEEDS = 200  # of them in `make test`
 # Within how many seeds each bug has to be noticed.
