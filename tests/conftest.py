@@ -143,7 +143,8 @@ def pytest_collection_modifyitems(items):
     def start_order(item):
         group = group_of(item)
         rank = LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
-        return rank, -minutes_of(item), item.get_closest_marker("spark") is None
+        is_alone = group == item.nodeid
+        return rank, -minutes_of(item) if is_alone else 0, item.get_closest_marker("spark") is None
 
     items.sort(key=start_order)  # stable: within a file the order stays
     for item in items:

@@ -11,7 +11,6 @@ CASES = [case for case in connectors.CASES if not case.missing()]
 
 def cases_of(broker):
     first, *others = (case for case in CASES if case.name.split("/")[1] == broker)
-    first = pytest.param(first, marks=pytest.mark.slow) if broker == "rabbitmq" else first  # it takes a minute
     cases = [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
@@ -22,6 +21,7 @@ def run(case):
     assert result.spread(connectors.CONSUMER).least > 0
 
 
+@pytest.mark.slow  # the quickest takes a minute
 @cases_of("rabbitmq")
 def test_rabbitmq(rabbitmq, monkeypatch, case):
     monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)

@@ -64,7 +64,7 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
     ("victim", "points"),
     [
         pytest.param(WORKER, WORKER_POINTS, id="worker"),
-        # Nothing is in a store at the first and the third of these that would not be at the second and the fourth.
+        # Each of the two points that are left out comes just before one of these, with no more in the store.
         pytest.param(DRIVER, WORKER_POINTS[1:4:2], id="driver, to the chunk"),
         pytest.param(DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on"),
     ],

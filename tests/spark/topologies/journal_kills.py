@@ -1,11 +1,11 @@
 """A topology as a stream whose driver is killed between any two steps with its files, without Spark.
 
-Run it: python -m tests.spark.topologies.journal_kills FOLDER EVERY [WordCountInColumns]
+Run it: python -m tests.spark.topologies.journal_kills FOLDER (EVERY | again) [WordCountInColumns]
 
 Each process runs micro-batches as Structured Streaming does: it writes down that one begins, runs it, and writes down
 that it is done; a process that finds one that was begun runs that again. All else is real, but the stages run in this
-process. A process dies at each EVERY-th step, in a folder of its own, and another one goes on. Where EVERY is 0, they
-all die in one folder until each kind of step had its turn, and one more goes on.
+process. With a number, a process dies at each step or at every second or third, in a folder of its own, and another one
+goes on. "again": in one folder, processes die until each kind of step had its turn, and one more goes on.
 """
 
 import itertools
@@ -224,9 +224,9 @@ def account(folder):
 
 
 def main():
-    root, every = Path(sys.argv[1]), int(sys.argv[2])
+    root, how = Path(sys.argv[1]), sys.argv[2]
     name = sys.argv[3] if len(sys.argv) > 3 else "WordCount"
-    print(json.dumps(die_once(root, name, every) if every else [die_again(root, name)]))
+    print(json.dumps([die_again(root, name)] if how == "again" else die_once(root, name, int(how))))
 
 
 if __name__ == "__main__":

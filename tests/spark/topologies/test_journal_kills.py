@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[3]
 
 
-def run_without_spark(folder, every, topology):
+def run_without_spark(folder, how, topology):
     program = [sys.executable, "-W", "ignore", "-m", "tests.spark.topologies.journal_kills"]
-    command = [*program, str(folder), str(every), topology]
+    command = [*program, str(folder), str(how), topology]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -23,7 +23,7 @@ def run_without_spark(folder, every, topology):
 @pytest.mark.parametrize("topology", ["WordCount", "WordCountInColumns"])
 def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path, topology):
     """The files of plans, commits and state, those that are merged or removed, the lease, Spark's log, and the acks."""
-    (account,) = run_without_spark(tmp_path, 0, topology)
+    (account,) = run_without_spark(tmp_path, "again", topology)
     assert (account["acked"], account["dead"]) == (120, 24)
 
 
