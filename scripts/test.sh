@@ -2,7 +2,8 @@
 # Run tests on all cores; beside them the linters, or some tests on another release of Spark.
 #
 #   test.sh [ARGUMENT...]                  the tests of `make test`; beside them the linters
-#   test.sh --slow RELEASE [ARGUMENT...]   the tests that it leaves out; beside them some on that release of Spark
+#   test.sh --slow RELEASE [ARGUMENT...]   the slow ones, but those of `make soak`; beside them some on that release of
+#                                          Spark
 #
 # Arguments are passed on to pytest; with any, no other release is tried. What runs beside the tests writes to
 # build/beside.log, which is shown at the end.
@@ -12,7 +13,7 @@ cd "$(dirname "$0")/.." || exit
 which="not slow"
 beside="sh scripts/lint.sh"
 if [ "${1:-}" = --slow ]; then
-    which=slow
+    which="slow and not soak"
     beside="python scripts/spark_versions.py $2"
     shift 2
     [ $# -eq 0 ] || beside=true

@@ -126,8 +126,11 @@ def pytest_collection_modifyitems(items):
     """Group the tests for `pytest -n`: one process runs all that share what is in SHARED, else each file is a group.
 
     Those of LONGEST_FIRST begin first, then tests that take minutes, each by itself, then files with a Spark of their
-    own.
+    own. A test that is marked `soak` is slow, too.
     """
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.slow)
 
     def minutes_of(item):
         mark = item.get_closest_marker("minutes")

@@ -208,7 +208,7 @@ def test_the_files_of_pytest_benchmark_run():
 
 
 @pytest.mark.repository
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.leaves_behind("polars has an event loop of its own as long as the process lives")
 def test_the_rivals_run_and_are_checked(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS / "rivals")

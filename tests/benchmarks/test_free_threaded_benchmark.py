@@ -11,7 +11,7 @@ HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 @pytest.mark.minutes(2)
-@pytest.mark.slow
+@pytest.mark.soak
 def test_both_sides_do_the_same_work():
     result = compare(TINY, {GIL: sys.executable, FREE: sys.executable})
     names = [f"{side} {way}" for way in WAYS for side in (GIL, FREE)]

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.suite import spark_growth
 from benchmarks.suite.measure import TINY
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def test_partitions_of_state_are_timed_and_weighed(spark):

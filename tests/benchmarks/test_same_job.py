@@ -23,7 +23,7 @@ def test_the_page_tells_the_lines_of_code_of_each_program(same_job):
     assert f"| lines for the same job | {' | '.join(counts)} |" in (ROOT / "docs/comparison.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if find_spec(name) and (name != "taskiq" or find_spec("taskiq_aio_pika"))]
 )

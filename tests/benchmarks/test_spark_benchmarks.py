@@ -12,7 +12,7 @@ from benchmarks.suite.measure import TINY, Goal
 from benchmarks.suite.run import select
 from benchmarks.suite.spark import CASES, batch, checksum_of, write_messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 ROOT = Path(__file__).resolve().parents[2]
 

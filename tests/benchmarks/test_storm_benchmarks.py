@@ -28,7 +28,7 @@ def session(storm_here):
         yield session
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("mode", [FAST, SLOW, UNTRACKED], ids=["fast", "slow", "untracked"])
 def test_both_sides_do_the_same_work(session, mode):
     begin_ns = time.perf_counter_ns()

@@ -1200,7 +1200,7 @@ def random_topology(seed, *, batches):
 
 
 @pytest.mark.parametrize(
-    "seed", [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(40)]
+    "seed", [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(24)]
 )
 def test_a_random_topology_of_rows_and_batches_does_what_it_does_with_tuples(seed):
     """Each row is processed as often, and each tree ends in the same way; the order of steps is another one."""

@@ -179,7 +179,7 @@ def test_no_tuple_of_a_source_in_order_is_late(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 500))
+@pytest.mark.parametrize("seed", range(100, 300))
 def test_no_tuple_of_a_source_in_order_is_late_in_many_topologies(seed):
     check_that_nothing_is_late(seed)
 

@@ -201,12 +201,12 @@ class OtherShops(QueueContract):
         return []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 class TestThreads(OtherShops):
     kind = ThreadsShop
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 class TestSolo(OtherShops):
     kind = SoloShop
 
@@ -228,7 +228,7 @@ class TestRabbitMQ(OtherShops):
         return [request.getfixturevalue("rabbitmq")]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("nats")
 class TestNATSReplies(OtherShops):
     kind = NATSRepliesShop
@@ -322,12 +322,12 @@ def test_a_worker_may_send_what_nobody_awaits(own_shop):
         own_shop.wait_until(lambda: notes.done["child"])
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.soak)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(own_shop, kills):
     lose_workers(own_shop, kills, own_shop.tasks.pack.delay, lambda: own_shop.done)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_workers_on_rabbitmq_lose_no_message_and_none_is_acked_early(redis, rabbitmq, tmp_path):
     with opened(Shop, tmp_path, redis, rabbitmq) as shop:
         lose_workers(shop, 10, shop.tasks.pack.delay, lambda: shop.done)

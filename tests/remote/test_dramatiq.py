@@ -154,13 +154,13 @@ def test_a_group_that_a_message_begins_is_awaited_by_the_message_of_a_consumer(s
     assert seen == [5]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.soak)])
 def test_killed_workers_lose_no_message_and_none_is_acked_early(redis, tmp_path, kills):
     with opened(Shop, tmp_path, redis) as shop:
         lose_packers(shop, kills)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_workers_on_rabbitmq_lose_no_message_and_none_is_acked_early(redis, rabbitmq, tmp_path):
     with opened(Shop, tmp_path, redis, rabbitmq) as shop:
         lose_packers(shop, 10)

@@ -218,17 +218,17 @@ def test_tests_that_pages_name_are_there() -> None:
     assert seen > 3
 
 
-def is_slow(tree: ast.Module, name: str | None) -> bool:
-    """Return whether a test, or a file of tests, is marked as slow as a whole."""
+def is_marked(names: str, tree: ast.Module, name: str | None) -> bool:
+    """Return whether a test, or each of a file of tests, has a mark of these names."""
 
     def marks(nodes: Iterable[ast.expr]) -> bool:
-        return any("pytest.mark.slow" in ast.unparse(node) for node in nodes)
+        return any(re.search(rf"pytest\.mark\.({names})\b", ast.unparse(node)) for node in nodes)
 
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark" and marks([node.value]):
             return True
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    # A decorator that marks some of its parameters as slow leaves the others to `make test`.
+    # A decorator that marks some of its parameters leaves the others to `make test`.
     marked = [
         marks(each for each in node.decorator_list if "parametrize" not in ast.unparse(each))
         for node in tests
@@ -239,15 +239,16 @@ def is_slow(tree: ast.Module, name: str | None) -> bool:
 
 def test_the_page_of_promises_says_which_tests_are_slow() -> None:
     text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
-    seen = {True: 0, False: 0}
+    seen: Counter[str] = Counter()
     trees: dict[str, ast.Module] = {}
-    for path, name, told in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`( \(slow\))?", text):
+    for path, name, told in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`(?: \((slow|soak)\))?", text):
         if path not in trees:
             trees[path] = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-        slow = is_slow(trees[path], name or None)
-        seen[slow] += 1
-        assert slow == bool(told), f"{path}::{name} is {'slow' if slow else 'not slow'}"
-    assert min(seen.values()) > 5
+        is_soak, is_slow = (is_marked(names, trees[path], name or None) for names in ("soak", "soak|slow"))
+        mark = "soak" if is_soak else "slow" if is_slow else ""
+        seen[mark] += 1
+        assert mark == told, f"{path}::{name} is {mark or 'neither slow nor soak'}"
+    assert seen[""] > 5 and seen["slow"] > 5
 
 
 def test_generated_parts_are_as_their_generator_leaves_them() -> None:

@@ -631,7 +631,7 @@ def test_tests_of_a_file_stay_in_one_process() -> None:
 # ---- flaky.py -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tests_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
         "import os\n"

@@ -66,7 +66,7 @@ def test_a_paused_server_hangs_until_it_is_resumed(redis):
         assert patient.ping()
 
 
-@pytest.mark.slow  # a broker that was killed is let in again after seconds
+@pytest.mark.soak  # a broker that was killed is let in again after seconds
 @ENDS
 def test_kafka_keeps_what_it_confirmed(kafka, end):
     """Several partitions on one node, written in a transaction, read by a group that commits."""
@@ -95,7 +95,7 @@ def test_kafka_keeps_what_it_confirmed(kafka, end):
     consumer.close()
 
 
-@pytest.mark.slow  # it starts for long, and tests/connectors/test_rabbitmq_promises.py kills it, too
+@pytest.mark.soak  # it starts for long, and tests/connectors/test_rabbitmq_promises.py kills it, too
 @ENDS
 def test_rabbitmq_keeps_what_it_confirmed(rabbitmq, end):
     queue = f"kept over {end}"

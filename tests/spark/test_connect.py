@@ -171,12 +171,13 @@ def page_rows() -> dict[str, list[str]]:
 
 
 @pytest.mark.minutes(7)
-@pytest.mark.parametrize("kind", ["connect", "notebook"])
+@pytest.mark.parametrize("kind", ["connect", pytest.param("notebook", marks=pytest.mark.soak)])
 def test_the_table_says_what_works(kind, page_rows, tmp_path) -> None:
     column = ["connect", "notebook"].index(kind)
     assert {name: cells[column] for name, cells in page_rows.items()} == run_selection(kind, tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.minutes(2)
 def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
     lacking = make_environment(tmp_path / "lacking", linked=True)

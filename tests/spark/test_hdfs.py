@@ -23,6 +23,7 @@ def hdfs(hadoop):
     return Hdfs(hadoop)
 
 
+@pytest.mark.soak
 def test_completions_from_files_there_are_those_from_disk(tmp_path, hdfs):
     hdfs.write_messages("a b", tmp_path / "messages")
     told, _ = run_program("files", tmp_path, hdfs, hdfs.uri("a b"))

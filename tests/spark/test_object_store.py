@@ -109,6 +109,7 @@ def test_drivers_that_are_killed_and_files_that_are_shown_late_lose_no_line(tmp_
     assert bucket.uploads() == []
 
 
+@pytest.mark.soak
 def test_make_run_goes_on_there_after_a_kill(tmp_path, bucket):
     """The first driver is killed when two micro-batches are committed."""
     (tmp_path / "texts").mkdir()
@@ -138,6 +139,7 @@ def test_make_run_goes_on_there_after_a_kill(tmp_path, bucket):
     assert "lost  nothing: each of 8 different words was counted as often as by the plain loop" in done.stdout
 
 
+@pytest.mark.soak
 def test_a_stream_with_its_state_there_completes_each_tree_once_under_kills(tmp_path, bucket, door):
     """Two are killed; `python -m tests.torture.kills --store s3` kills more."""
     door.refused_one_in = REFUSED_ONE_IN

@@ -28,7 +28,7 @@ def test_kills_with_celery_on_redis_lose_no_message_and_none_is_acked_early(redi
     kills_on("redis", redis, tmp_path, 21)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_kills_with_celery_on_rabbitmq_lose_no_message_and_none_is_acked_early(rabbitmq, tmp_path):
     kills_on("rabbitmq", rabbitmq, tmp_path, 22)

@@ -65,8 +65,10 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
     [
         pytest.param(WORKER, WORKER_POINTS, id="worker"),
         # Each of the two points that are left out comes just before one of these, with no more in the store.
-        pytest.param(DRIVER, WORKER_POINTS[1:4:2], id="driver, to the chunk"),
-        pytest.param(DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on"),
+        pytest.param(DRIVER, WORKER_POINTS[1:4:2], id="driver, to the chunk", marks=pytest.mark.soak),
+        pytest.param(
+            DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on", marks=pytest.mark.soak
+        ),
     ],
 )
 def test_a_kill_at_each_point_between_the_state_and_the_commit_changes_nothing(tmp_path, victim, points):

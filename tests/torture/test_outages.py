@@ -23,7 +23,7 @@ def outages_of(name, server, tmp_path, seed):
     return account
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_nothing_is_lost_with_rabbitmq(rabbitmq, tmp_path):
     outages_of("rabbitmq", rabbitmq, tmp_path, 11)
 

@@ -165,7 +165,7 @@ def test_acker_is_sent_from_a_running_session(lacking, tmp_path):
     assert places_of(shipped) == {"acker"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_acker_is_in_a_packed_environment(lacking, tmp_path):
     make_environment(tmp_path / "environment", linked=True, with_acker=True)
@@ -176,7 +176,7 @@ def test_acker_is_in_a_packed_environment(lacking, tmp_path):
     assert places_of(shipped) == {f"environment/lib/{version}/site-packages/acker"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_job_that_fails_is_told(lacking, tmp_path):
     with pytest.raises(ShippingError, match="archives: the job ended with 1"):
@@ -225,7 +225,7 @@ def doctor(folder, lacking, *arguments, master=CLUSTER):
     return answer.returncode, [line for line in lines if line.split()[1] in ("executor", "fix", "tasks")]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_doctor_finds_executors_without_acker(lacking, tmp_path):
     code, lines = doctor(tmp_path / "doctor", lacking)
@@ -235,7 +235,7 @@ def test_the_doctor_finds_executors_without_acker(lacking, tmp_path):
     assert lines[1] == ("NO fix acker cannot be imported there: send it along; docs/shipping.md has the ways to do so")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
     code, lines = doctor(tmp_path / "doctor", lacking, "--ship", master="local[2]")
@@ -243,7 +243,7 @@ def test_the_doctor_looks_at_what_is_sent(lacking, tmp_path):
     assert len(lines) == 2 and f"acker {acker.__version__}, " in lines[0]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_doctor_finds_another_release(lacking, tmp_path, other_release):
     code, lines = doctor(tmp_path / "doctor", lacking, "--conf", f"spark.executorEnv.PYTHONPATH={other_release}")

@@ -144,7 +144,7 @@ def echo(batch):
     return Outputs({"key": list(rows), "x": [len(places) for places in rows.values()]}, list(rows.values()))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_row_of_several_trees_is_left_out_if_one_of_them_failed(spark) -> None:
     frame = spark.createDataFrame([(1, [("a", 1), ("b", 2), ("b", FAILING)]), (2, [("a", 4), ("c", 8)])], SCHEMA)
     joined = items_in_sql(frame).join(

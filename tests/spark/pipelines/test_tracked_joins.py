@@ -149,7 +149,7 @@ def test_a_join_that_runs_again_makes_the_same_ids(spark) -> None:
     assert rows[0] == rows[1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_pipeline_that_meets_itself_has_each_tree_once_in_a_row(spark) -> None:
     people = [(1, "a", None), (2, "b", 1), (3, "c", 1), (4, "d", 2), (5, "e", 5), (6, "f", 9)]
     frame = spark.createDataFrame(people, "id long, name string, boss long").repartition(2)
@@ -176,7 +176,7 @@ def test_a_pipeline_that_meets_itself_has_each_tree_once_in_a_row(spark) -> None
         everyone.join(everyone, "id", "left_semi")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_row_of_three_sides_is_in_three_trees_through_every_step(spark) -> None:
     def side(name: str, keys: str):
         frame = spark.createDataFrame([(f"{name}{key}", key) for key in keys], f"{name} string, key string")
@@ -205,7 +205,7 @@ def test_a_row_of_three_sides_is_in_three_trees_through_every_step(spark) -> Non
     assert found == closed | dict.fromkeys(["xa", "ya", "za"], PENDING)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_key_that_most_rows_have_is_joined_once_for_each_pair(spark) -> None:
     def side(name: str, rows: int, key: str):
         frame = spark.range(rows).select(F.concat(F.lit(name), "id").alias(name), F.expr(key).alias("key"))

@@ -125,7 +125,7 @@ def test_the_command_writes_json(command, made):
     assert acker["states"][0]["counts"]["tracked"] > 0
 
 
-@pytest.mark.slow  # as `acker doctor` does in tests/cli/test_doctor.py
+@pytest.mark.soak  # as `acker doctor` does in tests/cli/test_doctor.py
 @pytest.mark.spark
 def test_the_real_command_starts_a_spark_of_its_own(made):
     command = [sys.executable, "-m", "acker", "state", "inspect", made.path, "--json"]

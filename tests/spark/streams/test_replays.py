@@ -324,7 +324,9 @@ def test_what_is_no_replays_is_refused():
 
 @pytest.mark.minutes(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "every"), [("folder", 3), ("sqlite", 4), ("postgresql", 7)])
+@pytest.mark.parametrize(
+    ("where", "every"), [("folder", 3), ("sqlite", 4), pytest.param("postgresql", 7, marks=pytest.mark.soak)]
+)
 def test_each_message_is_acked_or_given_up_once_wherever_the_driver_is_killed(request, tmp_path, where, every):
     """Between any two steps: `replay_kills` says which, and kills a process at some; with EVERY 1, at each."""
     if where == "postgresql":

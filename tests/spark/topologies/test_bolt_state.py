@@ -322,7 +322,7 @@ class Knot:
         self.itself = self
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_cycles_that_are_dropped_from_a_state_are_found_although_it_is_frozen(batches):
     alive = weakref.WeakSet()
 

@@ -80,7 +80,7 @@ def run_words(**settings):
 @pytest.mark.parametrize(
     ("broker", "spout", "kill"),
     [
-        ("redis", "SourceSpout", "committed"),
+        pytest.param("redis", "SourceSpout", "committed", marks=pytest.mark.soak),
         ("rabbitmq", "JournaledSourceSpout", "acked"),
         ("redis", "ArrowSourceSpout", "committed"),
     ],

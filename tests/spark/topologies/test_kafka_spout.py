@@ -40,12 +40,12 @@ def topic(kafka):
 
 
 @pytest.mark.slow
-def test_killed_drivers_lose_and_repeat_nothing(kafka, topic, jars, tmp_path):
+@pytest.mark.parametrize("kill", ["committed", pytest.param("planned", marks=pytest.mark.soak)])
+def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path, kill):
     settings = {"broker": "kafka", "url": kafka.url, "name": topic, "jars": jars, "folder": str(tmp_path)}
-    for kill in ("planned", "committed"):
-        code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
-        assert code == -signal.SIGKILL, text
-        assert bool(counts_in(tmp_path / "checkpoint")) is (kill == "committed")
+    code, text = run_words(**settings, kill=kill, words=sys.maxsize, letters=0)
+    assert code == -signal.SIGKILL, text
+    assert bool(counts_in(tmp_path / "checkpoint")) is (kill == "committed")
     code, text = run_words(**settings, words=GOOD.total(), letters=len(BAD))
     assert code == 0, text
     assert counts_in(tmp_path / "checkpoint") == GOOD

@@ -44,9 +44,7 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
     program = Program(tmp_path / "run", lines_of(160, special), LOCAL)
     program.dies("planned", 1)
     program.dies("before an ack is kept", 7)  # in the recovery
-    program.dies("evaluated", 2)
     program.dies("committed", 2)
-    program.dies("after a dead letter was kept", 1)
     account = program.ends()
     assert (account.acked, account.dead) == (155, 5)
     assert account.told_again > 0
@@ -54,12 +52,14 @@ def test_a_driver_that_is_killed_again_and_again_counts_each_line_once(tmp_path)
 
 
 @pytest.mark.minutes(6)
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_driver_that_is_killed_at_other_points_counts_each_line_once(tmp_path):
     """At each step with files drivers die without Spark, in test_journal_kills.py."""
     special = dict.fromkeys(range(9, 1500, 50), BAD) | {number: f"{FLAKY}-{number}" for number in range(4, 1500, 50)}
     program = Program(tmp_path / "run", lines_of(1500, special), LOCAL)
-    for point, number in {"before the commit": 2, "written": 6, "old files of state are gone": 2, "told": 2}.items():
+    points = {"evaluated": 2, "after a dead letter was kept": 1, "before the commit": 2, "written": 6}
+    points |= {"old files of state are gone": 2, "told": 2}
+    for point, number in points.items():
         program.dies(point, number)
     account = program.ends()
     assert (account.acked, account.dead) == (1470, 30)

@@ -342,7 +342,7 @@ def run_program(tmp_path, expected, *arguments, memory=512):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", [384, 512])
+@pytest.mark.parametrize("memory", [pytest.param(384, marks=pytest.mark.soak), 512])
 def test_forty_tuples_of_10_mb_pass_through_a_small_driver(tmp_path, memory):
     run_program(tmp_path, "acked 40", "", 10_000_000, 40, 0, 0, memory=memory)
 

@@ -112,7 +112,7 @@ def test_a_run_that_has_lost_its_lease_ends_without_any_tuple_and_names_the_new_
 LINES = [f"the {word} fox" for word in ("quick", "brown", "lazy")] * 30
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_of_two_drivers_that_begin_at_once_one_is_refused_and_the_other_counts_each_line_once(tmp_path):
     program = Program(tmp_path / "run", LINES, LOCAL)
     hold = tmp_path / "run" / HOLD
