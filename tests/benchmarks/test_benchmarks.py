@@ -52,7 +52,7 @@ def test_every_question_has_a_case():
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_case_measures_and_checks(measured):
     assert len(measured["results"]) == len(IN_PROCESS)
     for result in measured["results"]:
@@ -63,7 +63,7 @@ def test_every_case_measures_and_checks(measured):
             assert spread["least"] <= spread["low"] <= spread["median"] <= spread["high"] <= spread["most"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_streams_are_those_that_the_checksums_know(measured):
     plain, mixed = (result_of(measured, f"ingest/{name}/10k")["checksum"] for name in ("m1", "mixed"))
     assert (plain["completions"], plain["root_xor"]) == (12_000, -5_224_122_188_951_414_659)
@@ -71,14 +71,14 @@ def test_the_streams_are_those_that_the_checksums_know(measured):
     assert (mixed["failed"], mixed["resets"]) == (1475, 1507)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_gups_is_given_the_bytes_of_the_table(measured):
     parameters = result_of(measured, "ingest/m1/10k")["parameters"]
     assert parameters["pending"] == 200
     assert parameters["table_bytes"] > 200 * 32
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_goals_are_about_the_full_size(measured):
     assert not any(ratio["goal"] for result in measured["results"] for ratio in result["ratios"])
     assert FULL.goal(Goal(at_least=20)) == Goal(at_least=20)
@@ -163,7 +163,7 @@ def test_a_case_whose_process_dies_is_reported():
     assert outcome.error.startswith("the process ended")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_topology_tracks_every_line(measured):
     result = result_of(measured, "topology/wordcount")
     assert set(result["figures"]) == {"tracked", "untracked", "threads"}
@@ -187,7 +187,7 @@ def test_words_that_were_not_counted_are_noticed(name, monkeypatch):
         topology.throughput(TINY)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_figures_of_others_are_shown_and_not_compared(measured):
     result = result_of(measured, "topology/wordcount")
     shown = [line for line in report.lines(result) if "not measured here" in line.figures]
@@ -249,7 +249,7 @@ def test_machine_and_versions_are_told():
     json.dumps(told)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_reports_are_written(measured, tmp_path):
     write(measured, tmp_path / "new" / "run.json")
     read = json.loads((tmp_path / "new/run.json").read_text(encoding="utf-8"))
@@ -260,7 +260,7 @@ def test_reports_are_written(measured, tmp_path):
     assert (tmp_path / "new/run.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_picture_shows_each_workload(measured, tmp_path):
     assert report.picture(measured, tmp_path / "all.svg")
     bars = report._bars(measured)

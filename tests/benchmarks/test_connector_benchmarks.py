@@ -21,7 +21,7 @@ def run(case):
     assert result.spread(connectors.CONSUMER).least > 0
 
 
-@pytest.mark.slow  # the quickest takes a minute
+@pytest.mark.soak  # the quickest takes a minute
 @cases_of("rabbitmq")
 def test_rabbitmq(rabbitmq, monkeypatch, case):
     monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)
@@ -40,7 +40,7 @@ def test_kafka(kafka, monkeypatch, case):
     run(case)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.leaves_behind("Celery keeps its connections")
 @pytest.mark.parametrize("case", [case for case in task_queues.CASES if not case.missing()], ids=lambda case: case.name)
 def test_jobs_of_task_queues(redis, monkeypatch, case):
@@ -61,6 +61,7 @@ def test_there_are_cases():
     assert len(CASES) >= 5
 
 
+@pytest.mark.soak
 def test_messages_that_a_side_leaves_are_noticed(rabbitmq, monkeypatch):
     monkeypatch.setenv("ACKER_RABBITMQ_URL", rabbitmq.url)
     with pytest.raises(AssertionError, match="messages left by Consumer: expected 0, got 20"):

@@ -49,7 +49,7 @@ def test_both_sides_do_the_same_work(session, mode):
             assert lines <= passed_ns / mode.interval_ns + len(turns)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_side_that_is_closed_has_processed_all(session):
     for side in session.sides:
         side.open(FAST)
@@ -85,6 +85,7 @@ def test_words_that_were_not_counted_are_noticed(acker_side):
             storm.check(side, load, wrong)
 
 
+@pytest.mark.soak
 def test_a_storm_that_ends_is_an_error_with_its_last_words(storm_here):
     side = StormSide(storm.load_of(TINY), 0)
     side._pending = "no number"

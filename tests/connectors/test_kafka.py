@@ -783,6 +783,7 @@ def test_a_broker_that_hangs_holds_nothing_up(kafka, cluster, group, caplog, mon
         wait_for(lambda: cluster.committed(group, topic) == 5, reader.step)
 
 
+@pytest.mark.slow
 def test_a_source_is_closed_in_time_when_its_broker_is_gone(kafka, cluster, group, caplog, monkeypatch):
     monkeypatch.setattr(membership, "CLOSE_SECS", 0.5)
     topic = cluster.topic()

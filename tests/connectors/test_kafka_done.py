@@ -57,6 +57,7 @@ def test_a_message_that_is_younger_than_all_that_were_read_is_another_one():
     assert not done.has(6, 10) and not done.has(7, 1001) and done.has(8, 1000) and not done.has(9, 10)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30) | st.just("acker1 r 5 00000000:AQ==") | st.just("acker1 r x 0:!"))
 def test_what_acker_has_not_written_says_nothing(text):
     assert not DoneAbove(text, 0) and not DoneAbove(None, 0)

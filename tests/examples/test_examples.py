@@ -175,7 +175,7 @@ def test_orders_are_acked_when_their_parcels_are_confirmed(orders_queues, tmp_pa
     assert orders_queues("orders") == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_orders_survive_kills_of_the_topology(orders_queues, rabbitmq, tmp_path: Path) -> None:
     """Killed as soon as the first parcel of each lot is there, which is in the middle of the others."""
     items, log = ("chair", "desk"), tmp_path / "told"
@@ -242,7 +242,7 @@ def test_orders_run_on_spark(orders_queues, rabbitmq, tmp_path: Path) -> None:
     assert orders_queues("orders") == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_batch_counts_only_orders_that_are_done(tmp_path: Path) -> None:
     printed = run(tmp_path, program("spark_batch.py"))

@@ -43,7 +43,7 @@ def assert_ran(output: str, seeds: int) -> None:
 
 
 @pytest.mark.minutes(3)
-@pytest.mark.soak
+@pytest.mark.slow
 def test_the_headers_pass_their_tests() -> None:
     done = native("test", "--seeds", "40")
     assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def test_the_headers_pass_their_tests() -> None:
 
 
 @pytest.mark.minutes(3)
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_headers_pass_their_tests_under_sanitizers() -> None:
     done = native("test", "--seeds", "8", "--sanitize")
     assert done.returncode == 0, done.stderr

@@ -439,7 +439,7 @@ def test_a_message_waits_for_consumers_behind_rabbitmq_and_redis(rabbitmq, redis
     assert stats.timed_out == 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_kills_of_the_second_consumer_lose_no_message_and_none_is_acked_early(rabbitmq, redis):
     assert order_posts(rabbitmq, redis, kills=12, count=400).timed_out == 0

@@ -139,8 +139,9 @@ def test_open_jobs_have_names_and_makers(jobs):
 # ---- the simulation ----
 
 
-def test_no_simulated_tree_is_acked_early_and_none_is_stuck():
-    assert run(1200, seed=1) == {"acked": 1200}
+@pytest.mark.parametrize("count", [300, pytest.param(1200, marks=pytest.mark.slow)])
+def test_no_simulated_tree_is_acked_early_and_none_is_stuck(count):
+    assert run(count, seed=1) == {"acked": count}
     assert run(300, seed=2, rates=ROUGH) == {"acked": 300}
 
 

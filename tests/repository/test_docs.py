@@ -175,6 +175,7 @@ def test_commands_of_pip_name_extras_that_there_are() -> None:
     assert seen > 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark  # some of the programs import PySpark
 def test_commands_of_python_name_what_is_there_and_its_options() -> None:
     helps: dict[str, str] = {}

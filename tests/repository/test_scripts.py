@@ -615,7 +615,7 @@ def test_a_switch_with_a_strange_value_stops_the_build(checkout: Path, environ: 
     assert words in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tests_of_a_file_stay_in_one_process() -> None:
     """As tests/conftest.py groups them: else module-wide fixtures, and the Spark session, are made in each process."""
     files = [f"tests/topology/test_{name}.py" for name in ("methods", "tuples", "hashing")]

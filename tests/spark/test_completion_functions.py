@@ -105,6 +105,7 @@ def frame_of(spark, rows, ddl=DDL):
     return spark.createDataFrame(rows, ddl)
 
 
+@pytest.mark.slow
 def test_a_doubled_track_is_harmless_wherever_it_lies(spark, tmp_path):
     tree = [(0, 7, 5, 1, 42), (2, 7, 6, None, None), (2, 7, 3, None, None)]
     lost = [(0, 8, 5, 1, 43), (0, 8, 5, 1, 43)]  # Storm would ack this one: its ack val reads 0.
@@ -126,6 +127,7 @@ def test_completions_have_the_schema(spark, tmp_path):
         assert [(name, arrow[dtype]) for name, dtype in done.dtypes] == wanted
 
 
+@pytest.mark.slow
 def test_integers_of_another_width_are_converted(spark, tmp_path):
     rows = [(0, 7, 5, 1, 42), (2, 7, 5, None, None), (0, 8, 1, 2**31 - 1, -3)]
     expected = [(7, 42, 1, 0, 0), (8, -3, 2**31 - 1, 4, 0)]

@@ -33,6 +33,7 @@ def test_completions_from_files_there_are_those_from_disk(tmp_path, hdfs):
     assert sorted([row[1], row[2], row[3]] for row in alone.rows()) == told["disk"]
 
 
+@pytest.mark.soak
 def test_replays_and_the_checkpoint_of_a_stream_are_there(tmp_path, hdfs):
     told, _ = run_program("replays", tmp_path, hdfs, hdfs.uri("orders"))
     assert told["dead"] == 1

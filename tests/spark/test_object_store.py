@@ -84,6 +84,7 @@ def test_completions_from_files_there_are_those_from_disk(tmp_path, bucket):
     assert SECRET not in written
 
 
+@pytest.mark.soak
 def test_replays_and_the_checkpoint_of_a_stream_are_there(tmp_path, bucket):
     told, _ = run_program("replays", tmp_path, bucket, bucket.uri("orders"))
     assert told["dead"] == 1

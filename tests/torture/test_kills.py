@@ -59,16 +59,14 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
 
 
 @pytest.mark.minutes(4)
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("victim", "points"),
     [
         pytest.param(WORKER, WORKER_POINTS, id="worker"),
         # Each of the two points that are left out comes just before one of these, with no more in the store.
-        pytest.param(DRIVER, WORKER_POINTS[1:4:2], id="driver, to the chunk", marks=pytest.mark.soak),
-        pytest.param(
-            DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on", marks=pytest.mark.soak
-        ),
+        pytest.param(DRIVER, WORKER_POINTS[1:4:2], id="driver, to the chunk"),
+        pytest.param(DRIVER, (*WORKER_POINTS[4:], *DRIVER_POINTS), id="driver, from the head on"),
     ],
 )
 def test_a_kill_at_each_point_between_the_state_and_the_commit_changes_nothing(tmp_path, victim, points):
@@ -100,6 +98,7 @@ def tables_left(spark, query):
     return set(spark.sparkContext.parallelize([0], 1).flatMap(notes).collect())
 
 
+@pytest.mark.slow
 def test_a_table_of_a_batch_that_is_run_again_is_not_taken(rocks, tmp_path):
     """The sink fails after the state was committed: the same workers get the version of the state before."""
     fails_at = 2

@@ -33,7 +33,7 @@ def test_nothing_is_lost_with_redis(redis, tmp_path):
     outages_of("redis", redis, tmp_path, 12)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_nothing_is_lost_with_kafka(kafka, tmp_path):
     outages_of("kafka", kafka, tmp_path, 13)
 

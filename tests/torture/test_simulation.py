@@ -26,7 +26,7 @@ from tests.torture.simulation.record import RunRecord
 
 SEEDS = 600  # `make soak` has more
 CHUNK = 50
-QUICK_SEEDS = 200  # of them in `make test`
+QUICK_SEEDS = 100  # of them in `make test`
 # Within how many seeds each bug has to be noticed.
 NOTICED_WITHIN = 400
 

@@ -88,7 +88,7 @@ def totals_of(items, **options):
     return items.grouped("key", **options).agg(F.sum("x").alias("total"), "count(*) as number")
 
 
-@pytest.mark.parametrize("make", [items_in_sql, pytest.param(items_in_python, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", [items_in_sql, pytest.param(items_in_python, marks=pytest.mark.soak)])
 def test_groups_have_the_rows_that_a_plain_loop_puts_there(spark, make) -> None:
     orders = orders_of(1)
     live = [(key, x) for _, items in orders for key, x in items if x not in (FAILING, DROPPED)]
@@ -107,6 +107,7 @@ def test_groups_have_the_rows_that_a_plain_loop_puts_there(spark, make) -> None:
     totals.unpersist()
 
 
+@pytest.mark.slow
 def test_groups_are_those_of_spark_and_the_plan_has_no_python(spark, capsys) -> None:
     frame = spark.createDataFrame(
         [(1, "a", 2), (2, None, 3), (3, "a", None), (None, "b", 5)], "id long, `k.1` string, x int"
@@ -212,6 +213,7 @@ def test_what_does_not_fit_an_aggregation_is_refused(spark) -> None:
     assert outcomes_of(grouped.sink()) == {1: ACKED}
 
 
+@pytest.mark.slow
 def test_the_groups_of_a_stream_are_those_of_each_micro_batch(spark, tmp_path) -> None:
     lots = [[(1, [("a", 1), ("b", 2)]), (2, [("a", 4), ("b", FAILING)])], [(3, [("a", 8)]), (4, [(None, 16)])]]
     for lot in lots:

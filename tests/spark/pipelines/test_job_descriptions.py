@@ -56,6 +56,7 @@ def described(spark):
     context.setLocalProperty("spark.job.description", None)
 
 
+@pytest.mark.slow
 def test_jobs_of_a_pipeline_have_its_components_and_steps(spark, described) -> None:
     orders = spark.createDataFrame([(1, "a"), (2, "b")], "number long, word string")
     rows = spout(orders, message_id="number", component="orders", run_seed=1).where("number <> 2")

@@ -146,6 +146,7 @@ MIXED = [(1, "abc d"), (2, "drop me"), (3, "boom"), (4, "xy"), (5, ""), (None, "
 MIXED_ROWS = sorted([*"abcd", *"fg", *"tree", *"abc d", *"f g", *"tree"])
 
 
+@pytest.mark.slow
 def test_steps_in_sql_and_in_python_follow_each_other(spark) -> None:
     frame = spark.createDataFrame(MIXED, "line long, text string").repartition(2)
     tracked = mixed(frame, attempt=3).persist()
@@ -198,7 +199,11 @@ def test_micro_batches_of_sql_steps_are_evaluated_once(stream, tmp_path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"event_time": "at", "timeout": "1 hour"}, {"timeout": "1 hour"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"event_time": "at", "timeout": "1 hour"}, pytest.param({"timeout": "1 hour"}, marks=pytest.mark.soak)],
+    ids=str,
+)
 def test_completions_of_a_stream_are_those_of_python_bolts(spark, stream, tmp_path, options) -> None:
     provider = "spark.sql.streaming.stateStore.providerClass"
     spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")

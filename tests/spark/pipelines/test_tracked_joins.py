@@ -130,11 +130,14 @@ def test_outcomes_of_a_join_are_those_of_nested_loops(spark) -> None:
 
 
 @pytest.mark.slow
-def test_rows_and_outcomes_of_each_join_are_those_of_nested_loops(spark) -> None:
-    check(spark, *sides_of(2), HOWS)
+@pytest.mark.parametrize(
+    "hows", [("inner", "left_anti"), pytest.param(HOWS, marks=pytest.mark.soak)], ids=["two", "each"]
+)
+def test_rows_and_outcomes_of_joins_are_those_of_nested_loops(spark, hows) -> None:
+    check(spark, *sides_of(2), hows)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_join_that_runs_again_makes_the_same_ids(spark) -> None:
     left, right = sides_of(4)
     rows = []
@@ -221,6 +224,7 @@ def test_a_key_that_most_rows_have_is_joined_once_for_each_pair(spark) -> None:
     assert kept.data().count() == 4_000 + 40 and kept.completions().count() == 5_400
 
 
+@pytest.mark.slow
 def test_explain_shows_both_sides_of_a_join(spark, capsys) -> None:
     frame = spark.createDataFrame([(1, "a")], "id long, key string")
     one = spout(frame, message_id="id", component="orders", run_seed=1).where("id > 0").select("key")

@@ -86,6 +86,7 @@ def gathered(rows) -> dict[int, tuple[int, ...]]:
     return {values[0]: values[1:] for values in zip(*columns, strict=True)}
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up_to_the_batch_of_the_same_rows(spark, stream, tmp_path) -> None:
     pipeline = counted(stream)
     batches, blocks, data, failures, sums = set(), [], Counter(), [], {}
@@ -114,7 +115,7 @@ def test_micro_batches_add_up_to_the_batch_of_the_same_rows(spark, stream, tmp_p
     whole.unpersist()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_queries_over_one_source_agree_about_every_tree(stream, tmp_path) -> None:
     """One writes the messages, the other the data: the ids of one fit the other's, whoever reads how much at a time."""
     pipeline = counted(stream)
@@ -200,6 +201,7 @@ def settled(frame, name, checkpoint) -> tuple[list[tuple[int, Outcome]], Streami
 ENDED = dict.fromkeys(TIMES, Outcome.ACKED) | {3: Outcome.FAILED, 7: Outcome.FAILED}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rocksdb")
 def test_trees_of_a_pipeline_expire_by_the_watermark(spark, stream, folder, tmp_path) -> None:
     """Of line 5 a word is lost. It is over once the watermark is at minute 7, and the last line is at minute 8."""
@@ -237,6 +239,7 @@ def test_two_pipelines_settle_by_event_time_in_one_query(stream, tmp_path) -> No
     assert sums == {"one": (len(TIMES) - 3, 1), "other": (len(TIMES), 0)}
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("rocksdb")
 def test_a_column_of_event_times_must_be_there_and_hold_times(spark, stream, tmp_path) -> None:
     pipeline = counted(timed(stream, "at"))

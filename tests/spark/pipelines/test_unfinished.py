@@ -53,6 +53,7 @@ def count(row):
     return [len(row.text)]
 
 
+@pytest.mark.slow
 def test_a_micro_batch_takes_its_rows_from_a_table(spark, tmp_path) -> None:
     """Lines that fail are in both micro-batches, and the table has the lines of both."""
     lots = [[("é", "a b", 0), ("x", "lost", 2)], [("y", "lost", 0), ("z", "lost", 3), (None, "lost", 0)]]

@@ -220,6 +220,7 @@ def test_names_that_could_be_patterns(gathered, tmp_path, folder):
     assert roots_of(seen) == [[0, 1, 2, 3]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_files_of_any_age_are_taken_unless_an_option_says_otherwise(gathered, tmp_path):
     directory, week = tmp_path / "in", 7 * 86_400
@@ -238,6 +239,7 @@ def test_files_of_any_age_are_taken_unless_an_option_says_otherwise(gathered, tm
     assert roots_of(gathered(directory)[0]) == [[2, 3, 4]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_options_of_sparks_source_reach_it(gathered, tmp_path):
     directory = tmp_path / "in"
@@ -285,6 +287,7 @@ def test_a_foreign_file_is_skipped_and_counted(gathered, tmp_path, monkeypatch, 
     assert skipped_files(query.lastProgress, "other") == skipped_files(None) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_log_of_a_file_sink_is_followed_in_its_very_directory(gathered, tmp_path):
     directory = tmp_path / "in"
@@ -297,6 +300,7 @@ def test_the_log_of_a_file_sink_is_followed_in_its_very_directory(gathered, tmp_
     assert roots_of(gathered(directory)[0]) == [[2]]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_log_that_spark_would_not_follow_is_refused(spark, gathered, tmp_path):
     for name in ("in", "[in]", "above/in"):

@@ -112,6 +112,7 @@ def test_without_a_page_the_log_names_the_row_once(spark, start, shop, caplog) -
     check_warning(told)
 
 
+@pytest.mark.soak
 def test_the_log_names_the_row_of_a_batch_job(spark, shop, caplog) -> None:
     with ThreadPoolExecutor() as pool:
         ids = pool.submit(shop(spark.range(20, numPartitions=1)).collect)

@@ -146,7 +146,7 @@ def well_formed(rng, trees):
     return messages
 
 
-@pytest.mark.parametrize("kind", [pytest.param("well-formed", marks=pytest.mark.slow), "arbitrary"])
+@pytest.mark.parametrize("kind", [pytest.param("well-formed", marks=pytest.mark.soak), "arbitrary"])
 def test_any_stream_cut_anywhere_ends_as_the_rules_say(kind, session, tmp_path):
     rng = random.Random(kind)
     messages = well_formed(rng, 400) if kind == "well-formed" else random_messages(rng, 60, 1500)
@@ -197,6 +197,7 @@ def test_trees_time_out_without_a_message_and_available_now_ends(session, tmp_pa
     assert stream.run()
 
 
+@pytest.mark.soak
 def test_a_stop_that_is_longer_than_the_timeout(session, tmp_path):
     stream = Stream(session, tmp_path, shards=1, timeout="50 milliseconds")
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 1), Message(Kind.TRACK, 2, 5, 0, 2)])
@@ -208,6 +209,7 @@ def test_a_stop_that_is_longer_than_the_timeout(session, tmp_path):
     assert sum(report["pending"] for report in reports[max(reports)]) == 1
 
 
+@pytest.mark.soak
 def test_the_observation_may_be_called_anything(session, tmp_path):
     stream = Stream(session, tmp_path, shards=2, timeout="1 hour", name="orders/eu: ü")
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 7), Message(Kind.OK, 1, 5, 0, 0)])
@@ -255,6 +257,7 @@ def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, 
     assert all(row[4] > 30 * second for row in found[0][1:])
 
 
+@pytest.mark.slow
 def test_a_timer_says_nothing_of_a_micro_batch_that_rows_came_with(session, tmp_path):
     """One is due whenever the watermark has moved by more than a rotation."""
     folder = tmp_path / "in"
@@ -283,8 +286,9 @@ def test_a_timer_says_nothing_of_a_micro_batch_that_rows_came_with(session, tmp_
     assert {len(each) for each in told} == {1}
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:timeout. without one")
-@pytest.mark.parametrize("first", [None, pytest.param("1 hour", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [None, "1 hour"])
 def test_a_timeout_may_be_given_later_or_left_out(first, session, tmp_path):
     stream = Stream(session, tmp_path, shards=1, timeout=first)
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 1), Message(Kind.TRACK, 2, 5, 0, 2)])
@@ -318,6 +322,7 @@ def test_by_event_time_one_micro_batch_with_empty_partitions_ends_as_four_do(ses
         assert [tuple(row)[:4] for row in found] == [(1, 101, 0, Outcome.TIMED_OUT)]
 
 
+@pytest.mark.soak
 def test_integers_of_other_widths(session, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -362,6 +367,7 @@ def test_what_the_checkpoint_fixes_is_refused_with_the_way_out(session, tmp_path
     assert stream.done() == [(7, 42, 0, Outcome.ACKED)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:timeout")
 def test_a_number_of_shards_that_changed_is_noticed_whatever_shards_get_blocks(session, tmp_path):
     (tmp_path / "in").mkdir()
@@ -435,6 +441,7 @@ def test_what_cannot_be_is_refused_when_the_plan_is_made(session):
         completions(stream, timeout=1)
 
 
+@pytest.mark.slow
 def test_blocks_of_a_stream_have_a_shard_that_there_is(session, tmp_path):
     combiner = Combiner()
     combiner.add([0, 2], [7, 7], [5, 5], [0, 0], [42, 0])
@@ -497,6 +504,7 @@ def test_other_ways_into_a_stream_end_in_a_table(way, session, tmp_path):
     assert [(row.message_id, row.outcome) for row in session.read.parquet(str(tmp_path / "out")).collect()] == [(42, 0)]
 
 
+@pytest.mark.slow
 def test_blocks_with_event_times_expire_by_the_watermark(session, tmp_path):
     (tmp_path / "in").mkdir()
     options = check_options(timeout=10, event_time="latest")

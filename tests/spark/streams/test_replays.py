@@ -435,7 +435,7 @@ def test_rounds_of_a_batch_go_on_until_nothing_is_left(spark, tmp_path):
 
 
 @pytest.mark.minutes(3)
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(1800)  # three sessions of Spark, one after the other
 def test_a_stream_whose_driver_is_killed_accounts_for_each_message(tmp_path):

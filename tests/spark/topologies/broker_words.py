@@ -5,7 +5,7 @@
 The settings, as JSON: `broker`, `url` and `name` of the queue, stream or topic; `spout`, "SourceSpout",
 "JournaledSourceSpout", or "ArrowSourceSpout", whose words bolts count and publish in columns; `folder` for checkpoint,
 dead letters and markers; `jars` for Spark; `words` and `letters`: it stops when the state has so many words and there
-are so many dead letters; `kill`: "planned", "acked" or "committed"; `batch`: run a batch job.
+are so many dead letters; `kill`: "planned", "acked" or "committed".
 """
 
 import json
@@ -177,12 +177,8 @@ def main(settings):
     spark = builder.config("spark.jars", settings.get("jars", "")).getOrCreate()
     if settings.get("kill"):
         kill_at(settings["kill"])
-    if settings.get("batch"):
-        report = run(topology, spark=spark)
-    else:
-        threading.Thread(target=stop_when_done, args=(settings, checkpoint, letters), daemon=True).start()
-        report = run(topology, spark=spark, checkpoint=str(checkpoint), trigger="0 seconds")
-    (folder / "report").write_text(json.dumps({"acked": report.stats.totals.acked}))
+    threading.Thread(target=stop_when_done, args=(settings, checkpoint, letters), daemon=True).start()
+    run(topology, spark=spark, checkpoint=str(checkpoint), trigger="0 seconds")
     spark.stop()
 
 

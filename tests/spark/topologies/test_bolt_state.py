@@ -290,6 +290,7 @@ def test_the_garbage_collector_does_not_look_at_what_is_kept_in_each_micro_batch
         KeptStates.keep(batches.folder, 3, log, state)
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_looks_again_when_much_has_changed(batches):
     batches.change(lambda state: state.update({number: [] for number in range(20_000)}))
     frozen = gc.get_freeze_count()

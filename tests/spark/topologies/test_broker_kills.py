@@ -82,7 +82,7 @@ def run_words(**settings):
     [
         pytest.param("redis", "SourceSpout", "committed", marks=pytest.mark.soak),
         ("rabbitmq", "JournaledSourceSpout", "acked"),
-        ("redis", "ArrowSourceSpout", "committed"),
+        pytest.param("redis", "ArrowSourceSpout", "committed", marks=pytest.mark.soak),
     ],
 )
 def test_no_message_is_lost_and_state_counts_twice_only_what_was_promised(request, tmp_path, broker, spout, kill):

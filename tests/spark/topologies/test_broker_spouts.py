@@ -101,6 +101,7 @@ def test_failures_are_tried_again_and_then_given_up(spark, checkpoint, spout):
     assert (stats.acked, stats.dead_letters) == (7, 1)
 
 
+@pytest.mark.slow
 def test_the_live_page_replays_a_dead_letter_of_the_journal(spark, checkpoint, monkeypatch):
     broker = MemoryBroker()
     letters = Letters(broker)

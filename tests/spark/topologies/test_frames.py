@@ -98,6 +98,7 @@ class RowsOrCoroutine(Rows):
         raise AssertionError("not where Spark reads the rows")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_spout_with_rows_may_have_a_coroutine_for_the_other_runtime(spark, tmp_path):
     end = run_spark(topology_of(RowsOrCoroutine), spark, tmp_path / "run")
@@ -110,6 +111,7 @@ class UntrackedRows(Rows):
     tup_id_column = None
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_rows_without_ids_are_not_tracked(spark, tmp_path):
     end = run_spark(topology_of(UntrackedRows), spark, tmp_path / "run")
@@ -205,6 +207,7 @@ class Ticking(Rows):
         return stream.select(F.col("value").alias("n"), F.col("value").cast("string").alias("word"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_rows_of_a_stream_in_one_partition_are_no_clock(spark, tmp_path):
     options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "0 seconds", "until": 3}

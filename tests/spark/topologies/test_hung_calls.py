@@ -164,6 +164,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_workers_elsewhere_that_acker_was_sent_to_report_to_the_driver(tmp_path) -> None:
     program = tmp_path / "program.py"

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from acker import TopologyError
-from acker.spark import KafkaSpout, run
-from acker.topology import Bolt, Topology
+from acker.spark import run
 from tests.conftest import find_jars
 from tests.connectors.kafka_kit import Cluster
-from tests.spark.topologies.broker_words import ATTEMPTS_MAX
+from tests.spark.topologies.broker_words import ATTEMPTS_MAX, topology_of
 from tests.spark.topologies.test_broker_kills import BAD, GOOD, SHY, WORDS, run_words
 from tests.torture.topology_kills.account import counts_in
 
@@ -56,24 +55,16 @@ def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path,
     assert keys == {f"{topic}/{number % 3}@{number // 3}" for number in (50, 51)}
 
 
-def test_a_batch_job_reads_what_is_there(kafka, topic, jars, tmp_path):
-    code, text = run_words(
-        broker="kafka", url=kafka.url, name=topic, jars=jars, folder=str(tmp_path), batch=True, words=0, letters=0
-    )
-    assert code == 0, text
-    assert json.loads((tmp_path / "report").read_text())["acked"] == GOOD.total()
-    assert len((tmp_path / "letters").read_text().splitlines()) == len(BAD)
-
-
-class Take(Bolt):
-    def process(self, tup):
-        pass
-
-
-def test_a_session_without_the_package_says_which_it_needs(spark):
-    class Orders(Topology):
-        orders = KafkaSpout.spec(options={"kafka.bootstrap.servers": "localhost:1", "subscribe": "orders"})
-        take = Take.spec(inputs=[orders])
-
+def test_a_batch_job_reads_what_is_there_and_a_session_without_the_package_says_which_it_needs(
+    kafka, topic, jars, spark, tmp_path
+):
+    """In one test, since a session that has got the package keeps it."""
+    (tmp_path / "markers").mkdir()
+    settings = {"broker": "kafka", "url": kafka.url, "name": topic}
+    words = topology_of(settings, str(tmp_path / "letters"), str(tmp_path / "markers"))
     with pytest.raises(TopologyError, match=r"spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:"):
-        run(Orders, spark=spark)
+        run(words, spark=spark)
+    for jar in jars.split(","):
+        spark.sql(f"ADD JAR '{jar}'")
+    assert run(words, spark=spark).stats.totals.acked == GOOD.total()
+    assert len((tmp_path / "letters").read_text().splitlines()) == len(BAD)

@@ -102,6 +102,7 @@ def topology_of(spout, bolt):
     return type("Counted", (Topology,), {"numbers": numbers, "bolt": bolt.spec(inputs=[numbers])})
 
 
+@pytest.mark.slow
 def test_a_tuple_that_kills_each_worker_is_told_and_waits_in_the_journal(spark, tmp_path, monkeypatch):
     options = {"spark": spark, "checkpoint": str(tmp_path), "until": "drained", "trigger": "0 seconds"}
     with pytest.raises(RuntimeStateError, match=r"a Python worker died in every attempt .* one of the bolts bolt: "):
