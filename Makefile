@@ -59,7 +59,7 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 	@ACKER_SANITIZE=address,undefined $(SETUP) quick
 	@ACKER_SANITIZE=address,undefined $(IN_ENV) sh scripts/sanitize.sh $(ARGS)
 
-soak:  ## tests that repeat; flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s each; KILLS=20; OUTAGES=40
+soak:  ## tests that repeat; flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s each; KILLS=20
 	@$(SETUP) test
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)

@@ -631,6 +631,15 @@ def test_tests_of_a_file_stay_in_one_process() -> None:
 # ---- flaky.py -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_slow_tests_are_not_begun_when_the_time_is_up_and_others_are() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/remote/test_ledger.py", "-k", "no_sim"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "ACKER_SLOW_UNTIL": "0"}, capture_output=True, check=False, text=True
+    )
+    assert "not begun: .ci/run has no time left for slow tests" in done.stdout and "1 passed, 1 skipped" in done.stdout
+
+
 @pytest.mark.soak
 def test_tests_that_fail_now_and_then_are_counted(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(

@@ -13,13 +13,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
     ("seeds", "stateful", "pending"),
     [
         pytest.param(range(6), False, None, id="without state"),
-        pytest.param(range(40, 44), True, None, id="with state"),
+        pytest.param(range(40, 48), True, None, id="with state"),
         pytest.param(range(64, 68), True, 3, id="few at once"),
         # Of a tree that fails in front of the first bolt with state, an unanchored tuple has gone there; two tuples of
         # a tree meet in a batch, and the bolt fails the first of them.
         pytest.param([1795601111215, 1795652139651], True, None, id="unanchored, and batched"),
         pytest.param(range(6, 40), False, None, id="more without state", marks=pytest.mark.slow),
-        pytest.param(range(44, 64), True, None, id="more with state", marks=pytest.mark.soak),
+        pytest.param(range(48, 64), True, None, id="more with state", marks=pytest.mark.soak),
     ],
 )
 def test_random_topologies_end_alike(spark, tmp_path, seeds, stateful, pending):
