@@ -37,7 +37,7 @@ test:  ## lint, types, and at least one test of each promise (ARGS="-k ids" is p
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/test.sh $(ARGS)
 
-test-slow:  ## what `make test` leaves out, once each: combinations, kills, growth, wheels, tests on the lowest Spark
+test-slow:  ## what `make test` leaves out, but for make soak: combinations, kills, stores, tests on the lowest Spark
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/test.sh --slow $(LOWEST_SPARK) $(ARGS)
 
@@ -61,6 +61,7 @@ sanitize:  ## the quick tests with the native module under AddressSanitizer and 
 
 soak:  ## tests that repeat; flat memory, TREES=20000000; fuzz, simulation, Spark, BUDGET_S=600 s each; KILLS=20
 	@$(SETUP) test
+	@$(IN_ENV) $(PYTEST) -m soak
 	@$(IN_ENV) python scripts/flat_memory.py --trees $(TREES)
 	@$(IN_ENV) python scripts/native.py soak --seconds $(BUDGET_S) $(ARGS)
 	@$(IN_ENV) python -m tests.torture.simulation --seconds $(BUDGET_S)
@@ -77,7 +78,6 @@ soak:  ## tests that repeat; flat memory, TREES=20000000; fuzz, simulation, Spar
 	@$(IN_ENV) python -m tests.torture.shipping
 	@$(IN_ENV) python -m tests.torture.remote_trees --trees 100000
 	@$(IN_ENV) python -m tests.torture.job_kills --kills $(JOB_KILLS)
-	@$(IN_ENV) $(PYTEST) -m soak
 
 mutants:  ## put plausible bugs into copies of the native headers: the tests must catch each (ARGS="part of a name")
 	@$(SETUP) build

@@ -137,7 +137,7 @@ def test_rows_and_outcomes_of_joins_are_those_of_nested_loops(spark, hows) -> No
     check(spark, *sides_of(2), hows)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_join_that_runs_again_makes_the_same_ids(spark) -> None:
     left, right = sides_of(4)
     rows = []

@@ -80,7 +80,7 @@ def run_words(**settings):
 @pytest.mark.parametrize(
     ("broker", "spout", "kill"),
     [
-        pytest.param("redis", "SourceSpout", "committed", marks=pytest.mark.soak),
+        ("redis", "SourceSpout", "committed"),
         ("rabbitmq", "JournaledSourceSpout", "acked"),
         pytest.param("redis", "ArrowSourceSpout", "committed", marks=pytest.mark.soak),
     ],
