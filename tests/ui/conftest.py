@@ -8,12 +8,12 @@ from acker.ui import LivePage
 from acker.ui.server import LiveServer
 from tests.ui.fakes import FakeSource
 
-# The wide page in light colours and the narrow one in dark colours have all colours and all widths.
+# `make test` looks at one, `make test-slow` at the others.
 LOOKS = pytest.mark.parametrize(
     ("width", "scheme"),
     [
         pytest.param(1280, "light", id="wide-light"),
-        pytest.param(375, "dark", id="narrow-dark"),
+        pytest.param(375, "dark", id="narrow-dark", marks=pytest.mark.slow),
         pytest.param(1280, "dark", id="wide-dark", marks=pytest.mark.slow),
         pytest.param(375, "light", id="narrow-light", marks=pytest.mark.slow),
     ],
@@ -77,7 +77,7 @@ def serve():
     servers = []
 
     def start(source, port=0):
-        servers.append(LiveServer(source, LivePage(port=port, interval_secs=0.2)))
+        servers.append(LiveServer(source, LivePage(port=port, interval_secs=0.5)))
         return servers[-1]
 
     yield start
