@@ -33,11 +33,11 @@ run:  ## word count, a topology on Spark, until every line is acked or given up 
 	@$(SETUP) run
 	@$(IN_ENV) python examples/wordcount.py $(ARGS)
 
-test:  ## lint, types, and at least one test of each promise (ARGS="-k ids" is passed on to pytest)
+test:  ## quick linters, and at least one test of each promise (ARGS="-k ids" is passed on to pytest)
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/test.sh $(ARGS)
 
-test-slow:  ## what `make test` leaves out, but for make soak: combinations, kills, stores, tests on the lowest Spark
+test-slow:  ## what `make test` leaves out, but for make soak: types, combinations, kills, stores, the lowest Spark
 	@$(SETUP) test
 	@$(IN_ENV) sh scripts/test.sh --slow $(LOWEST_SPARK) $(ARGS)
 
