@@ -98,15 +98,14 @@ IN_NOTEBOOK = "ACKER_TESTS_IN_NOTEBOOK"
 
 SERVER_NAMES = ("rabbitmq", "redis", "kafka", "nats", "postgresql", "sqs", "hadoop", "chromium")
 SHARED = {"spark": "the Spark session", **{name: f"the server {name}" for name in SERVER_NAMES}}
-# Most tests with a session are in these folders: one process with all of them would end last, alone.
+# One process with all tests that have a session would end last, alone; each further one starts a JVM of its own.
 SPARK_FOLDERS = {
-    str(ROOT / f"tests/spark/{name}") + os.sep: f"the Spark session of {name}"
-    for name in ("pipelines", "streams", "topologies")
+    str(ROOT / f"tests/spark/{name}") + os.sep: f"the Spark session of {name}" for name in ("streams", "topologies")
 }
 # In this order they begin.
 LONGEST_FIRST = [
-    *SPARK_FOLDERS.values(),
     SHARED["spark"],
+    *SPARK_FOLDERS.values(),
     *(SHARED[name] for name in ("kafka", "hadoop", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
 ]
 
@@ -119,6 +118,12 @@ def used(item):
     asks = "request" in item.fixturenames and hasattr(item, "callspec")
     names = [value for value in item.callspec.params.values() if isinstance(value, str)] if asks else []
     return [name for name in SHARED if name in item.fixturenames or name in names]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection():
+    """Let the garbage collector not look at ten thousand tests again and again while they are collected."""
+    gc.disable()
 
 
 # First, since xdist reads the marks in the same hook.
@@ -160,6 +165,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Take the tests themselves out of the work of the garbage collector, of which many tests and checks ask."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
