@@ -10,8 +10,7 @@ CASES = [case for case in connectors.CASES if not case.missing()]
 
 
 def cases_of(broker):
-    first, *others = (case for case in CASES if case.name.split("/")[1] == broker)
-    cases = [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
+    cases = [case for case in CASES if case.name.split("/")[1] == broker]
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
@@ -28,12 +27,14 @@ def test_rabbitmq(rabbitmq, monkeypatch, case):
     run(case)
 
 
+@pytest.mark.slow
 @cases_of("redis")
 def test_redis(redis, monkeypatch, case):
     monkeypatch.setenv("ACKER_REDIS_URL", redis.url)
     run(case)
 
 
+@pytest.mark.slow
 @cases_of("kafka")
 def test_kafka(kafka, monkeypatch, case):
     monkeypatch.setenv("ACKER_KAFKA_URL", kafka.url)

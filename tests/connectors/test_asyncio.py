@@ -364,6 +364,7 @@ class QuorumQueue:
             connection.channel().queue_delete(self.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("server", "kind"), [("redis", RedisHarness), ("rabbitmq", QuorumQueue)])
 def test_a_hostile_program_loses_nothing_and_acks_nothing_early(server, kind, request):
     queue = kind(request.getfixturevalue(server))

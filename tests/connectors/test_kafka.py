@@ -949,6 +949,7 @@ def test_new_messages_with_old_offsets_are_not_taken_for_done(cluster, group):
         assert read_some(reader, 7) == list(range(3, 10)) and reader.source.stats().skipped == 0
 
 
+@pytest.mark.slow
 def test_a_broker_that_takes_less_metadata_gets_less(cluster, group, monkeypatch, caplog):
     monkeypatch.setattr("acker.connectors.kafka.assignments._METADATA_BYTES_MAX", 100_000)
     topic = cluster.topic()

@@ -26,6 +26,7 @@ from acker.topology import (
     stable_hash,
 )
 from acker.topology.arrow_columns import read_parents
+from tests.marks import slow_after
 
 ROWS = 60
 GROUPINGS = {
@@ -1199,9 +1200,7 @@ def random_topology(seed, *, batches):
     return type("Random", (Topology,), {**specs, "config": config})
 
 
-@pytest.mark.parametrize(
-    "seed", [seed if seed < 8 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(24)]
-)
+@pytest.mark.parametrize("seed", slow_after(8, range(24)))
 def test_a_random_topology_of_rows_and_batches_does_what_it_does_with_tuples(seed):
     """Each row is processed as often, and each tree ends in the same way; the order of steps is another one."""
     ends = []

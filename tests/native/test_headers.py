@@ -73,6 +73,7 @@ def test_every_mutant_fits_the_headers() -> None:
         assert mutant["text"] != mutant["replacement"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["test_headers", "test_sharded"])
 def test_without_what_is_for_one_processor_the_headers_are_standard_cpp(program: str) -> None:
     # What is left is what a compiler without GCC's extensions gets to see, but for the few macros of probe.h.

@@ -354,6 +354,7 @@ def test_ci_does_without_a_server_only_where_the_machine_cannot_have_it(
     assert NoServerError("", code).is_skipped == is_skipped_by_ci
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "processes"), [pytest.param(3, 2, marks=pytest.mark.slow), (1, 0)])
 def test_the_last_lines_say_which_tests_had_no_server(tmp_path, code, processes):
     """A few tests of this file, where broker.py says that there is no server, or that it does not start."""

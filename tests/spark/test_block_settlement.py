@@ -10,6 +10,7 @@ from acker._engine.combiner import Combiner
 from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.spark import block_settlement, completions_from_blocks
 from acker.spark.blocks import encode_blocks
+from tests.marks import slow_after
 from tests.oracles import settle_as_sets
 from tests.spark.test_blocks import columns, combiner_of
 
@@ -27,7 +28,7 @@ def block_rows():
 
 @pytest.mark.spark
 @pytest.mark.parametrize("shards", [6, None])
-@pytest.mark.parametrize("include_pending", [False, True])
+@pytest.mark.parametrize("include_pending", slow_after(1, [False, True]))
 def test_blocks_are_settled_on_spark(spark, block_rows, shards, include_pending):
     rows, messages = block_rows
     frame = spark.createDataFrame(rows, "`the.``number%s` bigint, `the ``block` binary").repartition(3)
@@ -45,6 +46,7 @@ def test_blocks_are_settled_on_spark(spark, block_rows, shards, include_pending)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_blocks_that_are_wrong_fail_the_job_and_say_why(spark, block_rows):
     rows, _ = block_rows

@@ -174,7 +174,6 @@ def write_yarn_settings(folder, hadoop, ports):
     hadoop_module.write_settings(folder / "yarn-site.xml", settings)
 
 
-@pytest.mark.soak
 def test_a_job_on_yarn_counts_each_number_once(tmp_path, hadoop, store, lacking, monkeypatch):
     settings, folder = tmp_path / "settings", tmp_path / "driver"
     ports = free_ports(5, monkeypatch)

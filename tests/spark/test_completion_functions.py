@@ -28,6 +28,7 @@ from acker.spark import (
     completions_of,
     spout,
 )
+from tests.marks import slow_after
 from tests.oracles import settle_as_sets
 
 # The workers cannot import the tests; what they run of this module travels as code.
@@ -81,7 +82,7 @@ def rows_of(done):
     shards=st.sampled_from([None, 1, 3]),
     include_pending=st.booleans(),
 )
-@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 def test_neither_order_nor_partitions_nor_files_have_a_say(
     spark, tmp_path_factory, seed, rows, cuts, kinds, piece_rows, partitions, shards, include_pending
 ):
@@ -154,7 +155,7 @@ BAD_ROWS = [
 WIDE_DDL = "kind bigint, root_id bigint, value bigint, task_id bigint, message_id bigint"
 
 
-@pytest.mark.parametrize(("row", "text"), BAD_ROWS, ids=[text.split(":")[0] for _, text in BAD_ROWS])
+@pytest.mark.parametrize(("row", "text"), slow_after(2, BAD_ROWS))
 def test_bad_values_name_column_and_root_id(spark, row, text):
     good = (2, 1, 1, 0, 0)
     with pytest.raises(SparkRuntimeException) as caught:
@@ -267,6 +268,7 @@ def test_a_stream_has_nothing_pending(spark, tmp_path, way):
         call()
 
 
+@pytest.mark.slow
 def test_each_protocol_gives_a_batch_the_same_result(spark, tmp_path):
     rows = [(0, 7, 0, 1, 42), (3, 8, 0, None, None)]
     frame = frame_of(spark, rows)

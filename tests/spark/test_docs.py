@@ -25,7 +25,7 @@ def test_there_are_pages():
 
 
 # What these show, other tests of `make test` show too.
-SLOW = ("cluster.md", "streaming.md")
+SLOW = ("cluster.md", "spark.md", "streaming.md", "tutorial.md")
 
 
 def param_of(page):

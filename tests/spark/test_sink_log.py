@@ -127,6 +127,7 @@ class TestOfSpark:
         pq.write_table(table_of(15).slice(12), directory / "part-left.parquet")
         return directory
 
+    @pytest.mark.slow
     def test_files_are_those_that_spark_reads(self, spark, directory, tmp_path):
         def rows(frame):
             return sorted(map(tuple, frame.collect()))

@@ -19,6 +19,7 @@ from acker.testing.connectors import (
     SourceContract,
     SourceHarness,
 )
+from tests.marks import slow_after
 
 SECRET = "s3cret"
 
@@ -466,7 +467,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    ("harness_type", "broken", "name"), BROKEN, ids=lambda value: getattr(value, "__name__", value)
+    ("harness_type", "broken", "name"), slow_after(6, BROKEN), ids=lambda value: getattr(value, "__name__", value)
 )
 def test_a_source_that_breaks_a_promise_fails(harness_type, broken, name):
     class BrokenHarness(harness_type):

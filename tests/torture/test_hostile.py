@@ -6,13 +6,14 @@ from collections import Counter
 
 import pytest
 
+from tests.marks import slow_after
 from tests.torture.hostile import __main__ as command
 
 SEEDS = 16
 CHUNK = 8
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", slow_after(1, range(0, SEEDS, CHUNK)))
 def test_user_code_at_its_worst_gets_exceptions(first):
     run = [sys.executable, "-m", "tests.torture.hostile", "--seeds", f"{first}:{first + CHUNK}"]
     done = subprocess.run(run, capture_output=True, check=False, text=True)

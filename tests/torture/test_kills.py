@@ -59,7 +59,7 @@ def test_each_tree_ends_once_where_some_expire(tmp_path):
 
 
 @pytest.mark.minutes(4)
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "points"),
     [

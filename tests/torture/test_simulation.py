@@ -18,6 +18,7 @@ from acker.local.executors.spout import SpoutTask
 from acker.local.queues import Queue
 from acker.topology import Tuple
 from acker.topology.replays import ReplayTable
+from tests.marks import slow_after
 from tests.torture.simulation import SimulationError, plan_of, simulate, simulate_with_threads
 from tests.torture.simulation.__main__ import main
 from tests.torture.simulation.components import LOCK, ManualBolt
@@ -36,19 +37,13 @@ def simulate_some(*, batches=False):
         simulate(seed, batches=batches)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        *range(0, QUICK_SEEDS, CHUNK),
-        *(pytest.param(first, marks=pytest.mark.slow) for first in range(QUICK_SEEDS, SEEDS, CHUNK)),
-    ],
-)
+@pytest.mark.parametrize("first", slow_after(QUICK_SEEDS // CHUNK, range(0, SEEDS, CHUNK)))
 def test_promises_are_kept(first):
     deliveries = sum(simulate(seed).deliveries for seed in range(first, first + CHUNK))
     assert deliveries > CHUNK, "hardly anything happened"
 
 
-@pytest.mark.parametrize("first", [0, 4, *(pytest.param(first, marks=pytest.mark.slow) for first in range(8, 16, 4))])
+@pytest.mark.parametrize("first", slow_after(1, range(0, 16, 4)))
 def test_promises_are_kept_by_threads(first):
     for seed in range(first, first + 4):
         simulate_with_threads(seed)
@@ -276,6 +271,7 @@ BUGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_bugs_are_noticed(bug, monkeypatch):
     where, name, patched = bug()
@@ -287,9 +283,7 @@ def test_bugs_are_noticed(bug, monkeypatch):
 # --- Arrow batches ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(CHUNK, 4 * CHUNK, CHUNK))]
-)
+@pytest.mark.parametrize("first", slow_after(1, range(0, 4 * CHUNK, CHUNK)))
 def test_promises_are_kept_for_rows_of_batches(first):
     count = CHUNK // 2 if first == 0 else CHUNK
     assert sum(simulate(seed, batches=True).deliveries for seed in range(first, first + count)) > CHUNK

@@ -134,6 +134,7 @@ def test_the_holder_of_a_tree_is_named(visit, shop) -> None:
     expect(row).to_have_text(has_text("bill[3] in user code for"))
 
 
+@pytest.mark.slow
 def test_a_message_is_found_by_its_id(visit, shop) -> None:
     page = visit(shop.page.url)
     row = page.locator("#trees tbody tr", has_text="stuck")
@@ -185,6 +186,7 @@ def test_a_dead_letter_is_replayed_on_a_narrow_screen(visit, shop) -> None:
     expect(page.locator("#dead .empty")).to_have_text(has_text("None is left here"))
 
 
+@pytest.mark.slow
 def test_failures_are_summed_up_by_kind(visit, shop) -> None:
     page = visit(shop.page.url)
     told = re.compile(r"Of 1 in all:\s1 . failed in check: ValueError: .*, test_browser\.py:\d+ in Check", re.DOTALL)
@@ -213,6 +215,7 @@ def test_a_tree_is_failed_after_a_question(visit, shop) -> None:
     expect(page.locator("#failures tbody tr", has_text="failed by hand")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_pause_and_resume(visit, shop) -> None:
     page = visit(shop.page.url_with_token)
     page.get_by_role("button", name="Pause").click()
@@ -333,6 +336,7 @@ def test_old_numbers_are_told(visit, source, server) -> None:
     expect(page.locator("#link")).to_have_text("Live")
 
 
+@pytest.mark.slow
 def test_empty_lists_explain_themselves(visit, server) -> None:
     page = visit(server.url)
     expect(page.locator("#trees .empty")).to_have_text(has_text("No tree is open. Each message stands here"))
@@ -353,6 +357,7 @@ def test_a_stuck_tree_is_the_headline_and_marked_in_the_drawing(visit, source, s
     expect(page.locator("#drawing .node.stuck.bottleneck.full .tag")).to_have_text("bottleneck, stuck trees here")
 
 
+@pytest.mark.slow
 def test_nothing_jumps_when_numbers_grow(visit, source, server) -> None:
     source.now = fake_view(
         open_trees={"total": 1, "stuck": 0, "rows": [fake_tree("0")]}, failures={"rows": [failure(0)]}
@@ -376,6 +381,7 @@ def failure(number):
     return {**row, "kind": "failed", "component": "b", "task": 2, "why": "ValueError: no"}
 
 
+@pytest.mark.slow
 def test_rows_keep_the_focus_while_others_come(visit, source, server) -> None:
     def rows(*names):
         found = [fake_tree(name, age_ms=1_000) for name in names]
@@ -389,6 +395,7 @@ def test_rows_keep_the_focus_while_others_come(visit, source, server) -> None:
     expect(page.get_by_role("button", name="Fail the tree of two")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_it_works_by_keyboard(visit, server) -> None:
     page = visit(server.url)
     expect(page.locator("#actions button")).to_have_count(1)
@@ -467,7 +474,7 @@ def test_axe_finds_nothing_serious(visit, shop, scheme, width) -> None:
     assert serious == []
 
 
-@pytest.mark.parametrize("big", [pytest.param(False, marks=pytest.mark.slow), True], ids=["small", "big"])
+@pytest.mark.parametrize("big", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "big"])
 def test_it_fits_a_narrow_screen(visit, source, server, big) -> None:
     if big:
         source.now = big_view()

@@ -84,6 +84,7 @@ def sampled(page):
     return frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -109,6 +110,7 @@ def test_a_flame_graph_names_the_function_that_takes_the_time(visit, width, sche
         assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.slow
 def test_keys_reach_each_frame_and_enter_shows_it_in_full_width(visit) -> None:
     with shop() as runtime:
         page = visit(runtime.page.url_with_token)

@@ -74,6 +74,7 @@ def test_every_layer_can_be_seen(visit, source, server, layers: int, width: int,
         assert sideways <= 0, "five layers fit into a common window"
 
 
+@pytest.mark.slow
 def test_back_pressure_is_shown_by_colour_sign_and_word(visit, source, server) -> None:
     source.now = layers_view(4)
     page = visit(server.url)

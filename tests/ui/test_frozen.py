@@ -118,6 +118,7 @@ def test_what_a_run_recorded_is_in_its_report(show) -> None:
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 def test_nothing_can_be_done_on_it(show, report) -> None:
     page = show(freeze(report_view(report, Shop.graph())))
     expect(page.locator("#drawing .node")).to_have_count(3)
@@ -148,6 +149,7 @@ def test_what_users_wrote_is_text(show, report) -> None:
     assert page.locator("img").count() == 0 and page.title() == "Fake \N{MIDDLE DOT} acker"
 
 
+@pytest.mark.slow
 def test_the_charts_are_kept_where_there_are_any(show) -> None:
     history = {"times_ms": [1_000, 2_000, 3_000], "series": {"throughput.acked": [1.0, 2.0, 1.5]}}
     page = show(freeze(fake_view(at_ms=3_000), history))

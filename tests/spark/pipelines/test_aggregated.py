@@ -186,6 +186,7 @@ def test_one_branch_is_aggregated_and_the_other_awaited(spark) -> None:
     assert counters["items"].emitted == 4 and ">2 rows read<" in totals._repr_html_()
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_an_aggregation_is_refused(spark) -> None:
     frame = spark.createDataFrame([(1, "a", 1)], "id long, key string, x int")
     rows = begin(frame)

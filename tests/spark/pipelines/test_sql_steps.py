@@ -183,6 +183,7 @@ def stream(spark, tmp_path):
     return reader.json(str(tmp_path / "lines"))
 
 
+@pytest.mark.slow
 def test_micro_batches_of_sql_steps_are_evaluated_once(stream, tmp_path) -> None:
     pipeline = in_sql(stream)
     found: dict[object, Outcome] = {}
@@ -235,6 +236,7 @@ def test_ids_that_are_texts_and_attempts_pass_and_shared_ones_are_refused(spark)
         spout(twice, message_id="line").where("n > 0").sink().completions().collect()
 
 
+@pytest.mark.slow
 def test_steps_that_spark_cannot_run_for_each_row_alone_are_refused(spark) -> None:
     frame = spark.createDataFrame([(1, "a", [1])], "line long, text string, list array<int>")
     lines = spout(frame, message_id="line", component="lines")

@@ -296,6 +296,7 @@ def test_messages_are_not_counted_twice(lines) -> None:
         again.union(words_of(lines))
 
 
+@pytest.mark.slow
 def test_two_spouts_in_one_pipeline(lines) -> None:
     """The same message ids under another component are other trees."""
     tracked = words_of(lines).union(
@@ -367,6 +368,7 @@ def test_rows_without_a_message_id_stay_unanchored(spark) -> None:
     tracked.unpersist()
 
 
+@pytest.mark.slow
 def test_empty_partitions_and_empty_frames(spark, lines) -> None:
     assert set(outcomes(counted(lines.coalesce(1).repartition(20))).values()) == {Outcome.ACKED, Outcome.FAILED}
     nothing = counted(lines.where("line < 0"))
@@ -418,6 +420,7 @@ def test_a_partition_function_that_raises_fails_all_its_rows(lines) -> None:
     assert texts_of(tracked) == [("never", f"LookupError: {len(TEXTS)} rows")] * len(TEXTS)
 
 
+@pytest.mark.slow
 def test_columns_of_all_sorts_go_through(spark) -> None:
     schema = (
         "line long, at timestamp, day date, tags array<string>, inner struct<x: int, y: binary>, m map<string, long>"
@@ -452,6 +455,7 @@ def test_rows_that_share_a_message_id_are_named(partitions, spark) -> None:
     assert told_apart.completions().count() == 10
 
 
+@pytest.mark.slow
 def test_columns_may_have_any_name(spark) -> None:
     odd = ["li`ne.x", "to``xt", "ü ☃ %s", "`", "a.b.c", "'\"\\"]
     frame = spark.createDataFrame(

@@ -216,6 +216,7 @@ def test_trees_of_a_pipeline_expire_by_the_watermark(spark, stream, folder, tmp_
     assert query.lastProgress["eventTime"]["watermark"].startswith("1970-01-01T00:06:00")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rocksdb")
 def test_two_pipelines_settle_by_event_time_in_one_query(stream, tmp_path) -> None:
     """One of two branches and a shuffle, settled by bigint times; the other of another time and name."""

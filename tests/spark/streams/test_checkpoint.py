@@ -114,6 +114,7 @@ def test_the_command_shows_a_table_and_ages(command, made):
     assert sum(int(line.split()[-1]) for line in lines if line.startswith("  ")) == 71
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_command_writes_json(command, made):
     answer = command(made.path, "--json", "--operator", "0")
@@ -134,6 +135,7 @@ def test_the_real_command_starts_a_spark_of_its_own(made):
     assert sum(state["pending"] for state in json.loads(answer.stdout)["ackers"][0]["states"]) == 71
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_has_no_acker_is_refused(rocks, command, made, tmp_path):
     (tmp_path / "in").mkdir()
@@ -183,6 +185,7 @@ def entries(*start_ms):
     return TreeEntries(roots, zeros, zeros, start, start, np.zeros(count, np.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_shard_whose_state_cannot_be_read_is_named_and_the_others_are_shown(rocks, command, tmp_path):
     fine = encode_head(head(shard=3, time_ms=5))

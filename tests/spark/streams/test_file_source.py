@@ -150,6 +150,7 @@ def gathered(spark, tmp_path):
     return gather
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("event_time", [None, pytest.param("at", marks=pytest.mark.slow)])
 def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monkeypatch, event_time):
@@ -207,6 +208,7 @@ def one(root):
     return pa.table([[0], [root], [1], [0], [root]], schema=MESSAGE_SCHEMA)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("folder", ["in [1]", "{a,b}", "x*y?", "back\\\\slash"])
 def test_names_that_could_be_patterns(gathered, tmp_path, folder):
@@ -268,6 +270,7 @@ def test_what_is_no_option_of_the_source_is_refused():
             check_source_options(source_options=given, max_files_per_trigger=3)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("event_time", [None, "message_id"])
 def test_a_foreign_file_is_skipped_and_counted(gathered, tmp_path, monkeypatch, event_time):

@@ -21,6 +21,7 @@ from acker.spark.streams.shard_rules import ShardRules
 from acker.spark.streams.state_format import CHUNK_ROWS_MAX, HEAD_KEY, ChunkSize, decode_chunk, decode_head, encode_head
 from acker.spark.streams.table_cache import TableCache
 from acker.spark.text_ids import numbers_of
+from tests.marks import slow_after
 from tests.spark.lossy import LossyLink
 from tests.torture.micro_batches import Message, MicroBatches, settle_by_event_time
 
@@ -80,7 +81,7 @@ def cache(request, tmp_path):
 
 @pytest.mark.parametrize("high_water", [None, 3])
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_any_stream_that_is_cut_off_anywhere_ends_as_the_rules_say(seed, protocol, high_water, cache, tmp_path):
     rng = random.Random(f"{seed} {protocol} {high_water}")
     refreshes = protocol == "storm-0.9"
@@ -421,7 +422,7 @@ def pipeline_blocks(rows, tasks):
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_trees_of_a_pipeline_expire_by_event_time_however_the_stream_is_cut(seed, cache):
     rng = random.Random(seed)
     timeout_ms, delay_ms = 1000, rng.choice((0, 2500))
@@ -528,7 +529,7 @@ def settled_in(batches, delay_ms, rules, rng, cache):
 
 
 @pytest.mark.parametrize("protocol", ["storm", "storm-0.9"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(1, range(6)))
 def test_by_event_time_the_outcome_does_not_depend_on_how_the_stream_is_cut(seed, protocol, cache):
     rng = random.Random(f"{seed} {protocol}")
     timeout_ms, buckets = rng.choice((1000, 777, 10_000)), rng.randrange(2, 6)

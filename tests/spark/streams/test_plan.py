@@ -166,6 +166,7 @@ def test_any_stream_cut_anywhere_ends_as_the_rules_say(kind, session, tmp_path):
     assert totals(reports, "cached") > 0
 
 
+@pytest.mark.slow
 def test_protocol_and_capacity(session, tmp_path):
     rng = random.Random("capacity")
     stream = Stream(session, tmp_path, shards=1, high_water=4, protocol="storm-0.9")
@@ -197,7 +198,7 @@ def test_trees_time_out_without_a_message_and_available_now_ends(session, tmp_pa
     assert stream.run()
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_stop_that_is_longer_than_the_timeout(session, tmp_path):
     stream = Stream(session, tmp_path, shards=1, timeout="50 milliseconds")
     stream.drop([Message(Kind.TRACK, 1, 5, 0, 1), Message(Kind.TRACK, 2, 5, 0, 2)])
@@ -220,6 +221,7 @@ def test_the_observation_may_be_called_anything(session, tmp_path):
     assert sum(report.acked for report in reports) == 1
 
 
+@pytest.mark.slow
 def test_event_time_expires_by_the_watermark_and_in_the_same_way_again(session, tmp_path):
     schema = "kind tinyint, root_id bigint, value bigint, task_id int, message_id bigint, at bigint"
     folder = tmp_path / "in"
@@ -479,6 +481,7 @@ def test_a_missing_timeout_is_warned_of_once():
     assert [str(warning.message)[:7] for warning in caught] == ["timeout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["files", "pipeline"])
 def test_other_ways_into_a_stream_end_in_a_table(way, session, tmp_path):
     """With nothing that runs in this process, so that it holds for Spark Connect too."""

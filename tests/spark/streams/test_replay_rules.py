@@ -11,6 +11,7 @@ from acker.errors import ArgumentValueError
 from acker.observe.backoff import backoff
 from acker.spark.streams.replay_ledger import LEDGER_SCHEMA, LedgerState, ReplayCounts, ReplayStep
 from acker.spark.streams.replay_rules import REASON_CHARS_MAX, ReplayRules, decide
+from tests.marks import slow_after
 
 EMPTY = LedgerState(LEDGER_SCHEMA.empty_table(), ReplayCounts(), -1, "")
 RULES = ReplayRules(attempts_max=3, backoff_secs=1.0, backoff_secs_max=60.0)
@@ -171,7 +172,7 @@ class Model:
 
 
 @pytest.mark.parametrize("backoff_secs", [0.0, 0.5])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", slow_after(6, range(20)))
 def test_any_completions_are_decided_as_one_message_at_a_time(seed, backoff_secs):
     draw = random.Random(seed)
     rules = ReplayRules(attempts_max=draw.randint(1, 4), backoff_secs=backoff_secs, backoff_secs_max=1.5)

@@ -278,6 +278,7 @@ def test_a_worker_drops_the_states_of_runs_that_have_ended(forget):
     assert KeptStates.take("other", 1)[1] == {} and KeptStates.roots() == {"other"}  # a run's own are kept
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_does_not_look_at_what_is_kept_in_each_micro_batch(batches):
     """Spark's workers let it look at everything after each task."""
     batches.change(lambda state: state.update({("key", number): [number] for number in range(20_000)}))
@@ -304,6 +305,7 @@ def test_the_garbage_collector_looks_again_when_much_has_changed(batches):
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_looks_at_what_is_kept_ever_more_rarely(batches, monkeypatch):
     looks = []
     unfreeze = gc.unfreeze

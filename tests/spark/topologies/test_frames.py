@@ -132,6 +132,7 @@ def renumber(batches):
         yield pa.record_batch([numbers, batch.column(1)], ["n", "word"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("spout", "text"),
@@ -225,6 +226,7 @@ class InFiles(Rows):
         return lines.select(F.col("value").cast("long").alias("n"), F.concat(F.lit("w"), "value").alias("word"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("trees_max", [micro_batches._TREES_MAX, 4])
 def test_few_trees_are_settled_on_the_driver_and_many_on_executors(spark, tmp_path, caplog, monkeypatch, trees_max):

@@ -55,6 +55,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(kafka, topic, jars, tmp_path,
     assert keys == {f"{topic}/{number % 3}@{number // 3}" for number in (50, 51)}
 
 
+@pytest.mark.slow
 def test_a_batch_job_reads_what_is_there_and_a_session_without_the_package_says_which_it_needs(
     kafka, topic, jars, spark, tmp_path
 ):

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quiet")]
     [
         pytest.param(range(6), False, None, id="without state"),
         pytest.param(range(40, 48), True, None, id="with state"),
-        pytest.param(range(64, 68), True, 3, id="few at once"),
+        pytest.param(range(64, 68), True, 3, id="few at once", marks=pytest.mark.slow),
         # Of a tree that fails in front of the first bolt with state, an unanchored tuple has gone there; two tuples of
         # a tree meet in a batch, and the bolt fails the first of them.
         pytest.param([1795601111215, 1795652139651], True, None, id="unanchored, and batched"),

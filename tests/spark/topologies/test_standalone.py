@@ -12,7 +12,6 @@ from tests.torture.topology_kills.words import BAD, FLAKY, KILL_EXECUTOR, SOUR
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
 
 
-@pytest.mark.soak
 @pytest.mark.minutes(2)
 def test_a_topology_with_state_counts_each_line_once_on_two_workers(tmp_path):
     special = {4: BAD, 9: f"{FLAKY}-1", 30: f"{KILL_EXECUTOR}-1", 47: SOUR}

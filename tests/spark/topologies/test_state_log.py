@@ -11,6 +11,7 @@ import pytest
 from acker.spark.topologies import bolt_state, state_log
 from acker.spark.topologies.bolt_state import KeptStates, StateCleaner, StateFiles, read_files
 from acker.spark.topologies.state_log import StateChain
+from tests.marks import slow_after
 
 TASK = 3
 
@@ -75,7 +76,7 @@ def random_change(rng, keys):
     return change
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", slow_after(10, range(40)))
 def test_all_workers_have_the_state_of_the_last_commit(tmp_path, monkeypatch, seed):
     """Whoever runs a micro-batch, however far behind it is, and whatever evaluations were thrown away."""
     rng = random.Random(seed)
@@ -122,7 +123,7 @@ def test_what_a_file_has_does_not_depend_on_the_worker(tmp_path, monkeypatch):
     assert contents[0] == contents[1]
 
 
-@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize("others", slow_after(1, [1, 3]))
 def test_a_micro_batch_reads_and_writes_what_changed_and_not_what_is_kept(tmp_path, monkeypatch, others):
     """A thousand keys kept or thirty thousand: the same work, merges included, for workers that take turns."""
     work = {}
