@@ -1,5 +1,6 @@
 """What the tests share: the acker beside the reference, servers of brokers, Spark, and one Hypothesis profile."""
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -120,10 +121,33 @@ def used(item):
     return [name for name in SHARED if name in item.fixturenames or name in names]
 
 
-@pytest.hookimpl(tryfirst=True)
+@contextlib.contextmanager
+def after_the_first():
+    """Run a block in one process of `pytest -n` alone, and then in all others at once."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or os.name != "posix":
+        yield
+        return
+    import fcntl  # only there
+
+    lock = ROOT / "build/collection.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Let the garbage collector not look at ten thousand tests again and again while they are collected."""
+    """Collect in one process first: in a clean clone it compiles all modules, and the others find them compiled.
+
+    Meanwhile the garbage collector would look at ten thousand tests again and again.
+    """
     gc.disable()
+    with after_the_first():
+        return (yield)
 
 
 # First, since xdist reads the marks in the same hook.
@@ -384,7 +408,13 @@ def broker():
     assert broker.violations == []
 
 
-@pytest.fixture(params=[acker.Acker, acker.ReferenceAcker], ids=["native", "reference"])
+@pytest.fixture(
+    params=[
+        pytest.param(acker.Acker, id="native"),
+        # The machine of tests/property/test_acker_machine.py compares both in `make test`, too.
+        pytest.param(acker.ReferenceAcker, id="reference", marks=pytest.mark.slow),
+    ]
+)
 def acker_type(request):
     """The acker and its specification: whatever holds for the one holds for the other."""
     return request.param
