@@ -143,11 +143,17 @@ def after_the_first():
 def pytest_collection():
     """Collect in one process first: in a clean clone it compiles all modules, and the others find them compiled.
 
-    Meanwhile the garbage collector would look at ten thousand tests again and again.
+    The tests themselves are no work for the garbage collector, neither meanwhile nor later: many tests and checks ask
+    it to look at everything.
     """
     gc.disable()
-    with after_the_first():
-        return (yield)
+    try:
+        with after_the_first():
+            return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 # First, since xdist reads the marks in the same hook.
@@ -185,13 +191,6 @@ def pytest_collection_modifyitems(items):
         if any(name in SERVER_NAMES for name in used(item)):
             item.add_marker(pytest.mark.server)
             item.add_marker(pytest.mark.repository)  # which has the script that starts them
-
-
-def pytest_collection_finish():
-    """Take the tests themselves out of the work of the garbage collector, of which many tests and checks ask."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
 
 
 # The time since the epoch, in seconds, at which .ci/run begins no more slow tests.
