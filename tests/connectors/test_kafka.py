@@ -17,6 +17,7 @@ from acker.connectors.kafka import assignments as kafka_assignments
 from acker.connectors.kafka.done import DoneAbove, metadata_of
 from acker.errors import ArgumentTypeError, ArgumentValueError, ConnectionLostError, SourceError
 from tests.connectors.kafka_kit import LONG, Cluster, Reader, make_source, wait_for
+from tests.marks import slow_after
 
 SECRET = "s3cret/#word"
 PROTOCOLS = {
@@ -630,9 +631,7 @@ def test_a_rebalance_in_the_middle_of_open_messages(cluster, group, protocol):
     assert first.source.stats().revoked == len(revoked) + (2 if protocol == "eager" else 0)
 
 
-@pytest.mark.parametrize(
-    "protocol", ["eager", *(pytest.param(name, marks=pytest.mark.slow) for name in PROTOCOLS if name != "eager")]
-)
+@pytest.mark.parametrize("protocol", slow_after(1, ["eager", *(name for name in PROTOCOLS if name != "eager")]))
 def test_a_consumer_that_was_away_for_too_long_has_lost_its_partitions(cluster, group, caplog, protocol):
     topic = cluster.topic(partitions=2)
     for partition in range(2):

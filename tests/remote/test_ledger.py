@@ -6,6 +6,7 @@ import pytest
 
 from acker.remote.ledger import Ledger, _Execution
 from acker.remote.wire import Report, ReportKind
+from tests.marks import slow_after
 from tests.torture import remote_trees
 from tests.torture.remote_trees import FAILING, LOSSY, ROUGH, USUAL, run
 
@@ -139,7 +140,7 @@ def test_open_jobs_have_names_and_makers(jobs):
 # ---- the simulation ----
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(1200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", slow_after(1, [300, 1200]))
 def test_no_simulated_tree_is_acked_early_and_none_is_stuck(count):
     assert run(count, seed=1) == {"acked": count}
     assert run(300, seed=2, rates=ROUGH) == {"acked": 300}

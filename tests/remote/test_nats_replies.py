@@ -23,6 +23,7 @@ from acker.remote.nats import NATSReplies
 from acker.remote.replies import GoneError
 from acker.remote.wire import read_token
 from acker.testing.connectors import MemoryPublisher
+from tests.marks import slow_after
 from tests.remote.test_trees import error_of_fork, report_from_forks_and_threads, wait_for
 
 PATIENCE_SECS = 120.0
@@ -251,7 +252,7 @@ def test_a_killed_owner_leaves_nothing_behind_and_its_jobs_learn_of_it(nats, rep
 
 
 @pytest.mark.timeout(PATIENCE_SECS)
-@pytest.mark.parametrize("is_down", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_down", slow_after(1, [False, True]))
 def test_the_end_of_replies_does_not_wait_until_a_read_has_waited(nats, is_down, monkeypatch):
     monkeypatch.setattr("acker.remote.replies.READ_SECS", 10 * PATIENCE_SECS)
     replies = NATSReplies(nats.url, expiry_secs=3e4)

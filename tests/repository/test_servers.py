@@ -355,7 +355,7 @@ def test_ci_does_without_a_server_only_where_the_machine_cannot_have_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "processes"), [pytest.param(3, 2, marks=pytest.mark.slow), (1, 0)])
+@pytest.mark.parametrize(("code", "processes"), [(3, 2), (1, 0)])
 def test_the_last_lines_say_which_tests_had_no_server(tmp_path, code, processes):
     """A few tests of this file, where broker.py says that there is no server, or that it does not start."""
     script, plugin = tmp_path / "broker.py", tmp_path / "no_servers.py"

@@ -155,7 +155,7 @@ BAD_ROWS = [
 WIDE_DDL = "kind bigint, root_id bigint, value bigint, task_id bigint, message_id bigint"
 
 
-@pytest.mark.parametrize(("row", "text"), slow_after(2, BAD_ROWS))
+@pytest.mark.parametrize(("row", "text"), slow_after(2, BAD_ROWS), ids=[text.split(":")[0] for _, text in BAD_ROWS])
 def test_bad_values_name_column_and_root_id(spark, row, text):
     good = (2, 1, 1, 0, 0)
     with pytest.raises(SparkRuntimeException) as caught:

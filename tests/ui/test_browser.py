@@ -17,6 +17,7 @@ from acker.local import LocalRuntime
 from acker.testing.connectors import MemoryBroker, MemoryPublisher, MemorySource
 from acker.topology import Bolt, ReliableSpout, Topology
 from acker.ui import LivePage
+from tests.marks import slow_after
 from tests.ui.conftest import LOOKS
 from tests.ui.fakes import ask, fake_edge, fake_node, fake_tree, fake_view
 
@@ -474,7 +475,7 @@ def test_axe_finds_nothing_serious(visit, shop, scheme, width) -> None:
     assert serious == []
 
 
-@pytest.mark.parametrize("big", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "big"])
+@pytest.mark.parametrize("big", slow_after(1, [False, True]), ids=["small", "big"])
 def test_it_fits_a_narrow_screen(visit, source, server, big) -> None:
     if big:
         source.now = big_view()

@@ -89,7 +89,7 @@ def sampled(page):
     ("width", "scheme"),
     [
         pytest.param(1280, "light", id="wide-light"),
-        pytest.param(375, "dark", id="narrow-dark", marks=pytest.mark.slow),
+        pytest.param(375, "dark", id="narrow-dark"),
     ],
 )
 def test_a_flame_graph_names_the_function_that_takes_the_time(visit, width, scheme) -> None:

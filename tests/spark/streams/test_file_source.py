@@ -152,7 +152,7 @@ def gathered(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("event_time", [None, pytest.param("at", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("event_time", [None, "at"])
 def test_files_become_blocks_once_however_they_are_cut(gathered, tmp_path, monkeypatch, event_time):
     monkeypatch.setattr(file_source, "_SLICE_BYTES", 1000)
     directory = tmp_path / "in %41 é"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import slow_after
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +22,7 @@ def run_without_spark(folder, how, topology):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("topology", ["WordCount", pytest.param("WordCountInColumns", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("topology", slow_after(1, ["WordCount", "WordCountInColumns"]))
 def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_once(tmp_path, topology):
     """The files of plans, commits and state, those that are merged or removed, the lease, Spark's log, and the acks."""
     (account,) = run_without_spark(tmp_path, "again", topology)
