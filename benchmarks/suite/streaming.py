@@ -1,8 +1,9 @@
 """Benchmarks of streams on Spark: micro-batches of the acker against Spark's own aggregation of one column.
 
-Both take the same files. The rival is ``groupBy("root_id").agg(bit_xor("value"))`` in update mode, with either of
+All sides take the same files. A rival is ``groupBy("root_id").agg(bit_xor("value"))`` in update mode, with either of
 Spark's state stores. It reports the present xor of each tree and never forgets a tree; the acker reports how trees
-ended, and holds only the open ones.
+ended, and holds only the open ones. So does ``transformWithState`` in the JVM (benchmarks/rivals/XorState.java), on the
+only store that it has, RocksDB; it knows no failures, no timeouts, and no TRACK that came twice.
 
 A query is restarted after every few files, one file a micro-batch, so that the sides can take turns. The first
 micro-batch after a start is not counted: it loads what the later ones find in memory. All sides of a case have
@@ -15,10 +16,12 @@ import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from benchmarks.suite.java_rival import java_class
 from benchmarks.suite.measure import Case, Goal, Ratio, Result, Scale, expect
 from benchmarks.suite.spark import CORES, OKS, PENDING, session, write_messages
 from benchmarks.suite.workloads import SEED
@@ -31,6 +34,7 @@ MESSAGES: Final = 1_000_000
 MESSAGES_LARGE: Final = 5_000_000
 MESSAGES_SMALL: Final = 1_000
 HELD_MANY: Final = 10_000_000
+HELD_HALF: Final = 5_000_000
 HELD_FEW: Final = 100_000
 TIMEOUT: Final = "10 minutes"
 
@@ -53,6 +57,9 @@ CHANGELOGS: Final = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpoint
 SETTINGS: Final = {**FILE_MANAGER, **CHANGELOGS}
 
 FILES, ROWS, HDFS, ROCKSDB, EMPTY = "files", "rows", "bit_xor HDFS", "bit_xor RocksDB", "empty"
+STATE: Final = "transformWithState"
+# The trees that a rival has found to be finished, in the metrics of a micro-batch.
+_FINISHED: Final = "finished"
 
 
 class Side(NamedTuple):
@@ -102,6 +109,14 @@ def _bit_xor(spark: SparkSession, path: str) -> DataFrame:
     return _messages(spark, path).groupBy("root_id").agg(F.bit_xor("value"))
 
 
+def _transform_with_state(spark: SparkSession, path: str) -> DataFrame:
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F  # noqa: N812
+
+    made = java_class(spark, "XorState").finished(_messages(spark, path)._jdf)
+    return DataFrame(made, spark).observe(_FINISHED, F.count(F.lit(1)).alias(_FINISHED))
+
+
 def _empty(spark: SparkSession, path: str) -> DataFrame:
     """Return what a stateful operator in Python costs that does nothing, with as many partitions as the acker has."""
     from pyspark.sql import functions as F  # noqa: N812
@@ -132,8 +147,12 @@ SIDES: Final = {
     ROWS: Side(_from_rows, "append", _ROCKSDB),
     HDFS: Side(_bit_xor, "update", _HDFS_BACKED),
     ROCKSDB: Side(_bit_xor, "update", _ROCKSDB),
+    STATE: Side(_transform_with_state, "append", _ROCKSDB),
     EMPTY: Side(_empty, "append", _ROCKSDB),
 }
+
+# The sides that say how many trees are finished.
+COUNTED: Final = frozenset({FILES, ROWS, STATE})
 
 OWN: Final = "Spark's own"
 CHOICES: Final = {OWN: {}, "file manager": FILE_MANAGER, "changelogs": CHANGELOGS, "both": SETTINGS}
@@ -177,6 +196,8 @@ class Query:
         self.acked += sum(report["acked"] for report in reports)
         if reports:
             self.pending = sum(report["pending"] for report in reports)
+        found = progress.observedMetrics.get(_FINISHED)
+        self.acked += 0 if found is None else found[_FINISHED]
 
 
 @contextmanager
@@ -258,7 +279,7 @@ def micro_batches(
     scale: Scale,
     *,
     messages: int,
-    goals: dict[tuple[str, str], Goal],
+    goals: Mapping[tuple[str, str], Goal | None],
     full_rounds: Rounds | None = None,
     memory: str = "4g",
     advised: bool = True,
@@ -270,7 +291,7 @@ def micro_batches(
     scale : Scale
     messages : int
         Of a micro-batch.
-    goals : dict
+    goals : mapping of two sides to Goal or None
     full_rounds : Rounds, optional
         In place of the usual ones at full size.
     memory : str
@@ -285,7 +306,7 @@ def micro_batches(
         files, expected = _write(Path(name) / "messages", rows, pending, rounds)
         queries = {side: Query(spark, SIDES[side], Path(name) / str(i)) for i, side in enumerate(names)}
         samples = rounds.run(queries, files)
-        for side in set(queries) & {FILES, ROWS}:
+        for side in set(queries) & COUNTED:
             expect(f"trees acked from {side}", queries[side].acked, expected.completions)
         chosen = "as docs/streaming.md advises" if advised else OWN
         parameters = {**_parameters(spark, rows, pending, rounds), "settings": chosen}
@@ -316,23 +337,39 @@ def settings(scale: Scale) -> Result:
 
 def open_trees(scale: Scale) -> Result:
     """Time the same micro-batches where few trees are open and where many are."""
+    few, many = (f"{count} held" for count in (HELD_FEW, HELD_MANY))
+    held = {few: scale.size(HELD_FEW, 100), many: scale.size(HELD_MANY, 100)}
+    result = _beside_held(scale, {query: (FILES, trees) for query, trees in held.items()}, "4g")
+    ratios = [Ratio(many, few, scale.goal(Goal(at_most=1.3)))]
+    return replace(result, ratios=ratios, parameters={**result.parameters, **held})
+
+
+def rivals_with_open_trees(scale: Scale, *, held: int) -> Result:
+    """Time micro-batches of the acker and of its rivals, where so many trees are open."""
+    trees = scale.size(held, 100)
+    result = _beside_held(scale, {side: (side, trees) for side in (FILES, ROCKSDB, HDFS, STATE)}, "12g")
+    ratios = [Ratio(side, FILES) for side in (ROCKSDB, HDFS, STATE)]
+    return replace(result, ratios=ratios, parameters={**result.parameters, "held": trees})
+
+
+def _beside_held(scale: Scale, held: Mapping[str, tuple[str, int]], memory: str) -> Result:
+    """Time micro-batches of queries that hold trees which nobody completes: by name, the side and how many trees."""
     rounds = Rounds.of(scale)
     rows, pending = scale.size(MESSAGES, 1000), scale.size(PENDING, 40)
-    held_trees = {f"{count} held": scale.size(count, 100) for count in (HELD_FEW, HELD_MANY)}
-    with tempfile.TemporaryDirectory() as name, streaming_session() as spark:
+    with tempfile.TemporaryDirectory() as name, streaming_session(memory) as spark:
         files, expected = _write(Path(name) / "messages", rows, pending, rounds)
         queries = {}
-        for side, trees in held_trees.items():
-            queries[side] = Query(spark, SIDES[FILES], Path(name) / side)
-            queries[side].run(list(write_tracks(Path(name) / f"tracks {side}", trees)))
-            expect(f"trees held, {side}", queries[side].pending, trees)
+        for query, (side, trees) in held.items():
+            queries[query] = Query(spark, SIDES[side], Path(name) / query)
+            queries[query].run(list(write_tracks(Path(name) / f"tracks {query}", trees)))
+            if side == FILES:
+                expect(f"trees held, {query}", queries[query].pending, trees)
         samples = rounds.run(queries, files)
-        for side, query in queries.items():
-            expect(f"trees acked, {side}", query.acked, expected.completions)
-        parameters = {**_parameters(spark, rows, pending, rounds), **held_trees}
-    few, many = held_trees
-    ratios = [Ratio(many, few, scale.goal(Goal(at_most=1.3)))]
-    return Result("ms/micro-batch", samples, ratios, parameters, expected._asdict())
+        for query, (side, _) in held.items():
+            if side in COUNTED:
+                expect(f"trees acked, {query}", queries[query].acked, expected.completions)
+        parameters = _parameters(spark, rows, pending, rounds)
+    return Result("ms/micro-batch", samples, [], parameters, expected._asdict())
 
 
 def write_tracks(folder: Path, trees: int) -> Iterator[Path]:
@@ -377,6 +414,7 @@ CASES: Final = [
                 (HDFS, FILES): Goal(at_least=1.5),
                 (ROCKSDB, FILES): Goal(at_least=4.0),
                 (HDFS, ROWS): Goal(at_least=1.2),
+                (STATE, FILES): None,
             },
         ),
     ),
@@ -386,7 +424,7 @@ CASES: Final = [
         partial(
             micro_batches,
             messages=MESSAGES_LARGE,
-            goals={(HDFS, FILES): Goal(at_least=3.5), (ROCKSDB, FILES): Goal(at_least=8.0)},
+            goals={(HDFS, FILES): Goal(at_least=3.5), (ROCKSDB, FILES): Goal(at_least=8.0), (STATE, FILES): None},
             # The rivals never forget a tree, and the HDFS-backed one holds each in the heap, with two versions: four
             # rounds of four files leave it no room in 4 GB.
             full_rounds=Rounds(2, 1, 1 + _KEPT),
@@ -401,4 +439,10 @@ CASES: Final = [
     Case("spark/streaming/small/own", "And with Spark's own settings?", partial(small_micro_batches, advised=False)),
     Case("spark/streaming/settings", "What do the settings gain that docs/streaming.md advises?", settings),
     Case("spark/streaming/held", "Does a micro-batch take longer where ten million trees are open?", open_trees),
+    Case(
+        "spark/streaming/open/5m",
+        "How long does a micro-batch of a million messages take where five million trees are open, and for the rivals?",
+        partial(rivals_with_open_trees, held=HELD_HALF),
+    ),
+    Case("spark/streaming/open/10m", "And where ten million are?", partial(rivals_with_open_trees, held=HELD_MANY)),
 ]

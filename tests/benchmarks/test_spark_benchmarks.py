@@ -38,11 +38,15 @@ def test_the_workload_is_what_its_checksum_says(spark, tmp_path):
 
 def test_streams_are_measured_and_checked(spark):
     before = spark.conf.get(PROVIDER_CONF)
-    goals = {("bit_xor HDFS", "files"): Goal(at_least=1.5), ("files", "empty"): Goal(at_most=1.3)}
+    goals = {
+        ("bit_xor HDFS", "files"): Goal(at_least=1.5),
+        ("files", "empty"): Goal(at_most=1.3),
+        ("transformWithState", "files"): None,
+    }
     result = streaming.micro_batches(TINY, messages=2000, goals=goals)
     assert [(ratio.of, ratio.to, ratio.goal) for ratio in result.ratios] == [(*pair, None) for pair in goals]
     assert {side: len(samples) for side, samples in result.samples.items()} == dict.fromkeys(
-        ("bit_xor HDFS", "files", "empty"), 1
+        ("bit_xor HDFS", "files", "empty", "transformWithState"), 1
     )
     assert min(sample for samples in result.samples.values() for sample in samples) > 0
     assert result.checksum["completions"] == 400
@@ -55,6 +59,15 @@ def test_streams_are_measured_where_many_trees_are_open(spark):
     assert [(ratio.of, ratio.to) for ratio in result.ratios] == [("10000000 held", "100000 held")]
     assert (result.parameters["10000000 held"], result.parameters["100000 held"]) == (2500, 100)
     assert {len(samples) for samples in result.samples.values()} == {1}
+
+
+def test_rivals_are_measured_where_many_trees_are_open(spark):
+    (case,) = select(streaming.CASES, ["spark-streaming/open/5m"])
+    result = case.run(TINY)
+    rivals = ["bit_xor RocksDB", "bit_xor HDFS", "transformWithState"]
+    assert [(ratio.of, ratio.to) for ratio in result.ratios] == [(rival, "files") for rival in rivals]
+    assert result.parameters["held"] == 1250
+    assert {side: len(samples) for side, samples in result.samples.items()} == dict.fromkeys(["files", *rivals], 1)
 
 
 def test_streams_are_measured_with_the_settings_of_the_site(spark):
@@ -71,7 +84,8 @@ def test_streams_are_measured_with_the_settings_of_the_site(spark):
 
 
 def test_the_cases_of_streams_can_be_typed_without_a_slash():
-    names = [f"spark/streaming/{size}" for size in ("1m", "5m", "small", "small/own", "settings", "held")]
+    sizes = ("1m", "5m", "small", "small/own", "settings", "held", "open/5m", "open/10m")
+    names = [f"spark/streaming/{size}" for size in sizes]
     for typed in ("spark-streaming", "spark/streaming", "spark"):
         assert [case.name for case in select(streaming.CASES, [typed])] == names
     assert [case.name for case in select(streaming.CASES, ["spark-streaming/5m"])] == names[1:2]
