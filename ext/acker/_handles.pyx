@@ -15,7 +15,6 @@ from concurrent import futures
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
-from time import monotonic_ns
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 cimport cython
@@ -38,11 +37,22 @@ cdef extern from *:
         return PyFunction_Check(work) && !(((PyCodeObject*)PyFunction_GET_CODE(work))->co_flags
             & (CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR));
     }
+    /* What `time.monotonic_ns` returns, without a call of Python. */
+    static inline long long acker_monotonic_ns(void) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        PyTime_t now = 0;
+        (void)PyTime_MonotonicRaw(&now);
+        return now;
+    #else
+        return _PyTime_GetMonotonicClock();
+    #endif
+    }
     """
     object code_of "acker_code_of"(object frame)
     PyObject* running_frame "acker_running_frame"()
     int instruction_of "acker_instruction_of"(object frame)
     bint is_plain_function "acker_is_plain"(object work)
+    int64_t monotonic_ns "acker_monotonic_ns"()
     unsigned long PyThread_get_thread_ident()
 
 cdef extern from *:
@@ -126,6 +136,7 @@ cdef class DeliveryBase:
     cdef public int64_t attempt
     cdef public object raw
     cdef public object receipt
+    cdef int64_t offset  # of a message of Kafka, in its partition
     cdef object found_key
     cdef object found_headers
 
@@ -924,6 +935,41 @@ cpdef object unless_over(TreeBase tree, pool, work, tuple args, dict kwargs):
             tree.owner.steps.note(work, monotonic_ns() - since_ns)
 
 
+cdef class TakerBase:
+    """What a thread or a coroutine has taken, which each message changes.
+
+    Attributes
+    ----------
+    thread : int
+        Where it took its last message.
+    tree : TreeBase or None
+        That of this message. It refers to no handle, so handles can still be lost.
+    """
+
+    cdef public unsigned long thread
+    cdef object _tree
+
+    # Other threads look at it.
+
+    @property
+    def tree(self):
+        with cython.critical_section(self):
+            return self._tree
+
+    @tree.setter
+    def tree(self, tree):
+        with cython.critical_section(self):
+            self._tree = tree
+
+    cdef int take(self, Attempt attempt) except -1:
+        """Note the message of an attempt."""
+        self.thread = PyThread_get_thread_ident()
+        tree = attempt.tree
+        with cython.critical_section(self):
+            self._tree = tree
+        return 0
+
+
 @cython.final
 cdef class MessageLoop:
     """Iterates over the messages of a consumer, on one thread.
@@ -954,7 +1000,7 @@ cdef class MessageLoop:
     cdef object message_type
     cdef object complete
     cdef object taker_of
-    cdef object taker
+    cdef TakerBase taker
     cdef bint is_plain
     cdef bint is_over
 
@@ -1009,8 +1055,7 @@ cdef class MessageLoop:
                 message = self.complete(message, attempt)
                 if message is None:
                     continue
-            self.taker.thread = PyThread_get_thread_ident()
-            self.taker.tree = attempt.tree
+            self.taker.take(attempt)
             return message
 
     def close(self):
@@ -1119,6 +1164,29 @@ def forget(dict attempts not None, list ended not None):
         attempts.pop(attempt.message_id, None)
 
 
+def deliveries_to_ack(list attempts not None):
+    """Return the deliveries of attempts."""
+    cdef Attempt attempt
+    cdef list deliveries = []
+    for each in attempts:
+        attempt = <Attempt?>each
+        deliveries.append(attempt.delivery)
+    return deliveries
+
+
+def receipts_of(deliveries not None):
+    """Return the receipt of each run of deliveries with the same receipt."""
+    cdef list receipts = []
+    cdef DeliveryBase delivery
+    receipt = None
+    for each in deliveries:
+        delivery = <DeliveryBase?>each
+        if not receipts or delivery.receipt is not receipt:
+            receipt = delivery.receipt
+            receipts.append(receipt)
+    return receipts
+
+
 def offsets_by_receipt(deliveries not None):
     """Return the offsets of deliveries of Kafka: a receipt and a list of them, for each run with the same receipt."""
     cdef list runs = [], offsets = None
@@ -1129,16 +1197,19 @@ def offsets_by_receipt(deliveries not None):
         if offsets is None or delivery.receipt is not receipt:
             receipt, offsets = delivery.receipt, []
             runs.append((receipt, offsets))
-        offsets.append(delivery.raw.offset())
+        offsets.append(delivery.offset)
     return runs
 
 
-def deliveries_of(list messages not None, receipt, kind):
+def deliveries_of(list messages not None, int64_t first, receipt, kind):
     """Return the first deliveries of messages of Kafka, which make their keys and headers themselves.
 
     Parameters
     ----------
     messages : list of Message
+        Their offsets follow each other.
+    first : int
+        The offset of the first message.
     receipt : object
     kind : type
         A subclass of `DeliveryBase`.
@@ -1149,6 +1220,7 @@ def deliveries_of(list messages not None, receipt, kind):
         delivery = <DeliveryBase?>blank(kind, DeliveryBase, NO_ARGUMENTS)
         delivery.value = message.value() or b""
         delivery.attempt, delivery.raw, delivery.receipt = 1, message, receipt
+        delivery.offset = first + len(made)
         made.append(delivery)
     return made
 

@@ -107,7 +107,7 @@ def test_a_delivery_makes_its_key_and_headers_when_somebody_asks():
     message = SimpleNamespace(
         value=lambda: None, offset=lambda: 17, headers=lambda: asked.append(1) or [("a", b"1"), ("a", b"2")]
     )
-    (delivery,) = deliveries_of([message], "orders/3", KafkaDelivery)
+    (delivery,) = deliveries_of([message], 17, "orders/3", KafkaDelivery)
     assert (delivery.value, delivery.attempt, delivery.raw, delivery.receipt) == (b"", 1, message, "orders/3")
     assert not asked and delivery.key == "orders/3@17"
     assert delivery.headers == {"a": b"2"} == delivery.headers and asked == [1]
@@ -117,7 +117,7 @@ def test_what_goes_with_a_partition_is_not_acked():
     source = Kafka({"bootstrap.servers": "nowhere:9", "group.id": "g"}, "t")
     kept, gone = (Assignment("t", number, OffsetTracker()) for number in range(2))
     reads = [(kept, 3), (gone, 8), (gone, 9), (kept, 4), (kept, 5)]
-    deliveries = [deliveries_of([Message("t", offset=at, value=b"")], to, KafkaDelivery)[0] for to, at in reads]
+    deliveries = [deliveries_of([Message("t", value=b"")], at, to, KafkaDelivery)[0] for to, at in reads]
     for each in (kept, gone):
         each.tracker.assign(each.partition)
     for to, at in reads:

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Final, Protocol
 
-from acker._handles import message_variable, working
+from acker._handles import TakerBase, message_variable, working
 from acker.connectors.attempts import Attempt
 from acker.observe.calls import Busy, Line, UserCall, stack_of_coroutine, stack_of_thread
 from acker.observe.durations import format_duration
@@ -98,7 +98,7 @@ def enter_tree(tree: WorkedOn) -> None:
 _Work = tuple[WorkedOn, object, int]
 
 
-class Taker:
+class Taker(TakerBase):
     """A thread or a coroutine that iterates over messages. It notes what it takes, for those who look at its stack.
 
     Parameters
@@ -116,12 +116,11 @@ class Taker:
         How many iterations of the thread go on.
     """
 
-    __slots__ = ("loops", "task", "thread", "tree")
+    __slots__ = ("loops", "task")
 
     def __init__(self, task: Any = None) -> None:
         self.task = task
         self.thread = threading.get_ident()
-        self.tree: WorkedOn | None = None
         self.loops = 0
 
     def leave(self) -> None:

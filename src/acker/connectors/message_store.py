@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from acker._handles import ReadyAttempts, finish, forget, offer_first, settled
+from acker._handles import ReadyAttempts, deliveries_to_ack, finish, forget, offer_first, settled
 from acker.connectors.attempts import Attempt, MessageCounts, State, log_fields
 from acker.connectors.options import BROKER, MessageOptions
 from acker.connectors.source import Delivery
@@ -568,7 +568,7 @@ class MessageStore:
                     self._leave([attempt])
             elif attempt.state == "reporting":
                 self._end_reported(attempt)
-        return [attempt.delivery for attempt in self._done]
+        return deliveries_to_ack(self._done)
 
     def acked(self, count: int) -> None:
         """End the attempts that are done; `count` of them were still the source's to ack."""

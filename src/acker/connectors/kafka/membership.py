@@ -247,15 +247,15 @@ class Membership:
         assignment.tracker.emitted_run(assignment.partition, offset, offset + len(run))
         assignment.next = offset + len(run)
         if not assignment.done:
-            return deliveries_of(run, assignment, KafkaDelivery)
-        unread = []
-        for message in run:
-            if assignment.done.has(message.offset(), message.timestamp()[1]):
-                assignment.tracker.acked(assignment.partition, message.offset())
+            return deliveries_of(run, offset, assignment, KafkaDelivery)
+        unread: list[Delivery] = []
+        for at, message in enumerate(run, offset):
+            if assignment.done.has(at, message.timestamp()[1]):
+                assignment.tracker.acked(assignment.partition, at)
                 self._stats.skipped += 1
             else:
-                unread.append(message)
-        return deliveries_of(unread, assignment, KafkaDelivery)
+                unread += deliveries_of([message], at, assignment, KafkaDelivery)
+        return unread
 
     def _refuse_older(self, assignment: Assignment, offset: int) -> None:
         """Raise: the log lost its end, or the topic was made anew, so old offsets are those of new messages."""

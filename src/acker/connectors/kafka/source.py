@@ -6,10 +6,9 @@ import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Final
 
-from acker._handles import offsets_by_receipt
+from acker._handles import offsets_by_receipt, receipts_of
 from acker.connectors.kafka.assignments import Assignment, KafkaStats
 from acker.connectors.kafka.client import KafkaFaults, check_config, for_producer, is_true, names_of
 from acker.connectors.kafka.membership import Membership, MembershipOptions
@@ -25,8 +24,6 @@ from acker.errors import (
 _MAX_POLL_INTERVAL_MS: Final = 300_000
 # How long the client fetches nothing once it has enough. Its own second is longer than a fast program takes for that.
 _FETCH_BACKOFF_MS: Final = 10
-
-_receipt_of = attrgetter("receipt")
 
 
 class Kafka(Source):
@@ -137,7 +134,7 @@ class Kafka(Source):
 
     def held(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return those of which the partition is held: one look for each partition."""
-        gone = {each for each in set(map(_receipt_of, deliveries)) if not each.is_held}
+        gone = {each for each in receipts_of(deliveries) if not each.is_held}
         return [each for each in deliveries if each.receipt not in gone] if gone else deliveries
 
     def order_key(self, delivery: Delivery) -> tuple[str, bytes] | None:
