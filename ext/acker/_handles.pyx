@@ -82,8 +82,9 @@ cdef struct Row:
 
 cdef tuple NO_ARGUMENTS = ()
 
-# How many ids one call of the generator returns: the call costs as much as a hundred ids.
-cdef Py_ssize_t IDS_AT_ONCE = 1024
+# How many ids one call of the generator returns. NumPy lets other threads run meanwhile, and this one then waits for
+# them.
+cdef Py_ssize_t IDS_AT_ONCE = 8192
 
 # What the end of a part has been.
 cdef int WAS_OPEN = 1
