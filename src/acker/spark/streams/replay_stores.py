@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -234,12 +235,23 @@ class SqlReplayStore:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
         with contextlib.closing(self._connect()) as connection:
-            if getattr(connection, "autocommit", False) is True:
+            if _commits_each_statement(connection):
                 raise ArgumentValueError(
                     "connect: expected connections without autocommit, since a step is one transaction"
                 )
             yield connection.cursor()
             connection.commit()
+
+
+def _commits_each_statement(connection: Any) -> bool:
+    """Return whether a connection of a DB-API module has autocommit, as far as it says so."""
+    if getattr(connection, "autocommit", False) is True:
+        return True
+    # The older way of sqlite3. In psycopg the same attribute says something else.
+    sqlite3 = sys.modules.get("sqlite3")
+    if sqlite3 is None or not isinstance(connection, sqlite3.Connection):
+        return False
+    return connection.isolation_level is None and getattr(connection, "autocommit", -1) == -1
 
 
 class TableReplayStore:
