@@ -110,6 +110,10 @@ LONGEST_FIRST = [
     *(SHARED[name] for name in ("kafka", "hadoop", "chromium", "rabbitmq", "redis", "sqs", "postgresql", "nats")),
 ]
 
+# After so long a test of `make test` hangs: beside busy loops on a slow machine the longest took two minutes. The limit
+# of all tests, in pyproject.toml, is for the slow ones.
+QUICK_SECS_MAX = 480
+
 SERVERS: list[Server] = []  # those that run
 NO_SERVER = "no server "  # begins the reason of each skip
 
@@ -167,6 +171,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.slow)
+        if not (item.get_closest_marker("slow") or item.get_closest_marker("timeout")):
+            item.add_marker(pytest.mark.timeout(QUICK_SECS_MAX))
 
     def minutes_of(item):
         mark = item.get_closest_marker("minutes")
