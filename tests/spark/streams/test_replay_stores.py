@@ -274,19 +274,14 @@ def test_wrong_arguments_are_refused_by_name(tmp_path):
         SqlReplayStore(print, "ledger; DROP")
 
 
-@pytest.mark.parametrize(
-    ("options", "is_refused"),
-    [
-        ({"isolation_level": None}, True),
-        ({"autocommit": True}, True),
-        ({"autocommit": False, "isolation_level": None}, False),  # which says nothing then
-        ({}, False),
-    ],
-    ids=str,
-)
+# Options of sqlite3, and whether each statement is a transaction of its own.
+CONNECTIONS = [({}, False), ({"isolation_level": None}, True)]
+if sys.version_info >= (3, 12):  # from then on sqlite3 has the other one, and if it is False the first one says nothing
+    CONNECTIONS += [({"autocommit": True}, True), ({"autocommit": False, "isolation_level": None}, False)]
+
+
+@pytest.mark.parametrize(("options", "is_refused"), CONNECTIONS, ids=str)
 def test_a_connection_that_commits_each_statement_is_refused(tmp_path, options, is_refused):
-    if "autocommit" in options and sys.version_info < (3, 12):
-        pytest.skip("sqlite3 has autocommit from Python 3.12 on")
     store = SqlReplayStore(lambda: sqlite3.connect(tmp_path / "it", **options), "ledger", placeholder="?")
     refused = pytest.raises(ArgumentValueError, match=r"connect: expected connections without autocommit")
     with refused if is_refused else contextlib.nullcontext():
