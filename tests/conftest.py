@@ -43,6 +43,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", JVM_OPTIONS)
 SPARK_OPTIONS = f'"-Dspark.executor.extraJavaOptions={JVM_OPTIONS}" -Dspark.python.daemon.module={WARM_DAEMON}'
+# Within 15 s, a busy JVM may answer none of its Python processes, and a query fails.
+SPARK_OPTIONS += " -Dspark.python.authenticate.socketTimeout=5m"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{JVM_OPTIONS} {SPARK_OPTIONS}")
 
 # acker.spark needs pyspark; where it is not installed, as in the tests of wheels, there is nothing to test here.
