@@ -108,10 +108,6 @@ class Taker(TakerBase):
 
     Attributes
     ----------
-    thread : int
-        Where it took its last message.
-    tree : WorkedOn or None
-        That of this message. It refers to no handle, so handles can still be lost.
     loops : int
         How many iterations of the thread go on.
     """

@@ -247,11 +247,11 @@ def _commits_each_statement(connection: Any) -> bool:
     """Return whether a connection of a DB-API module has autocommit, as far as it says so."""
     if getattr(connection, "autocommit", False) is True:
         return True
-    # The older way of sqlite3. In psycopg the same attribute says something else.
+    # The older way of sqlite3, which counts unless `autocommit` is False. In psycopg the attribute says something else.
     sqlite3 = sys.modules.get("sqlite3")
     if sqlite3 is None or not isinstance(connection, sqlite3.Connection):
         return False
-    return connection.isolation_level is None and getattr(connection, "autocommit", -1) == -1
+    return connection.isolation_level is None and getattr(connection, "autocommit", True) is not False
 
 
 class TableReplayStore:
