@@ -201,15 +201,20 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.repository)  # which has the script that starts them
 
 
-# The time since the epoch, in seconds, at which .ci/run begins no more slow tests.
-SLOW_UNTIL = "ACKER_SLOW_UNTIL"
+@functools.cache
+def slow_until():
+    """Return the time since the epoch, in seconds, at which .ci/run begins no more slow tests.
+
+    It leaves the environment with the first test: a run of pytest that a test starts is a part of that test, and
+    skips nothing.
+    """
+    return float(os.environ.pop("ACKER_SLOW_UNTIL", "inf"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture begins
 def pytest_runtest_setup(item):
     """Skip a slow test for which the run has no time left: it has to end within an hour on a slow machine, too."""
-    until = float(os.environ.get(SLOW_UNTIL, "inf"))
-    if time.time() > until and item.get_closest_marker("slow"):
+    if time.time() > slow_until() and item.get_closest_marker("slow"):
         pytest.skip("not begun: .ci/run has no time left for slow tests; `make test-slow` runs them all")
 
 
