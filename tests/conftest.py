@@ -276,7 +276,12 @@ def spark(tmp_path_factory):
     # Workers must run this interpreter; Spark would start the first python3 of PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     remote = os.environ.get(REMOTE)
-    builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.master("local[2,4]")
+    if remote:
+        from tests.spark.connect_kit import on_a_free_port  # Spark Connect needs packages of its own.
+
+        builder = on_a_free_port(SparkSession.builder.remote(remote))
+    else:
+        builder = SparkSession.builder.master("local[2,4]")
     builder = (
         builder.appName("acker tests")
         .config("spark.ui.enabled", "false")

@@ -76,14 +76,16 @@ pytest.main({arguments!r})
 # On executors that lack acker: before it is sent, after, and a stream, whose first Python is the server's.
 SHIPPED = """
 import sys, warnings
-sys.path.insert(0, {package!r})
+sys.path[:0] = {paths!r}
 warnings.simplefilter("ignore")
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 import acker.spark as aspark
 from acker.spark.session_checks import PROVIDER, PROVIDER_CONF
+from tests.spark.connect_kit import on_a_free_port
 
-spark = SparkSession.builder.remote({server!r}).config("spark.ui.enabled", "false").getOrCreate()
+builder = on_a_free_port(SparkSession.builder.remote({server!r}))
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 rows = [(0, 7, 100, 0, 42), (2, 7, 100, None, None)]
 schema = "kind tinyint, root_id bigint, value bigint, task_id int, message_id bigint"
 spark.createDataFrame(rows, schema).coalesce(1).write.parquet("messages")
@@ -118,13 +120,15 @@ import sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 import acker.spark as aspark
+from tests.spark.connect_kit import on_a_free_port
 
 def parse(row):
     while row.id == 7 and not Path({go!r}).exists():
         time.sleep(0.01)
     return [row.id]
 
-spark = SparkSession.builder.remote({server!r}).config("spark.ui.enabled", "false").getOrCreate()
+builder = on_a_free_port(SparkSession.builder.remote({server!r}))
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(20, numPartitions=1)
 pipeline = aspark.spout(rows, message_id="id", run_seed=1).bolt(parse, schema="id long", sink=True)
 print(pipeline.data().count())
@@ -181,7 +185,8 @@ def test_the_table_says_what_works(kind, page_rows, tmp_path) -> None:
 @pytest.mark.minutes(2)
 def test_acker_is_sent_to_the_executors_of_a_server(tmp_path) -> None:
     lacking = make_environment(tmp_path / "lacking", linked=True)
-    code = SHIPPED.format(package=str(Path(acker.__file__).resolve().parents[1]), server=CLUSTER)
+    paths = [str(Path(acker.__file__).resolve().parents[1]), str(ROOT)]
+    code = SHIPPED.format(paths=paths, server=CLUSTER)
     variables = {"PYSPARK_PYTHON": str(lacking), "SPARK_HOME": str(make_spark_home(tmp_path / "server"))}
     variables["JAVA_TOOL_OPTIONS"] = JVM_OPTIONS
     done = subprocess.run(
