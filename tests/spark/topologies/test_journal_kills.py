@@ -30,10 +30,8 @@ def test_drivers_that_die_at_each_kind_of_step_with_their_files_count_each_line_
 
 
 @pytest.mark.minutes(2)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("topology", "every"), [("WordCount", 5), pytest.param("WordCountInColumns", 3, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("topology", "every"), [("WordCount", 5), ("WordCountInColumns", 3)])
 def test_a_driver_that_dies_at_any_step_with_its_files_counts_each_line_once(tmp_path, topology, every):
     """At every fifth or third of them: with EVERY 1, the program takes each."""
     accounts = run_without_spark(tmp_path, every, topology)

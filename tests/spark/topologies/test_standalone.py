@@ -1,4 +1,7 @@
-"""A topology with state on a standalone cluster: a master and two workers, processes of their own on this machine."""
+"""A topology with state on a standalone cluster: a master and two workers, processes of their own on this machine.
+
+Soak, since tests/spark/test_clusters.py has such a cluster without a disk in common.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tests.spark.topologies.test_kills import lines_of
 from tests.torture.topology_kills import Program
 from tests.torture.topology_kills.words import BAD, FLAKY, KILL_EXECUTOR, SOUR
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.soak]
 
 
 @pytest.mark.minutes(2)
