@@ -106,6 +106,36 @@ def test_integers_of_other_widths_are_converted_in_each_file_for_itself(tmp_path
     assert acker.completions_from_files(tmp_path).rows() == [(7, 42, 1, Outcome.ACKED, 0)]
 
 
+def append_stream(path, table):
+    with pa.OSFile(str(path), "ab") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+
+
+def test_all_streams_of_a_file_are_read_that_a_program_has_appended_to(tmp_path):
+    table, columns = messages_of(4, 100)
+    narrow = table.schema.set(2, pa.field("value", pa.int64(), nullable=False, metadata={"of": "another program"}))
+    for begin, end, schema in ((0, 40, table.schema), (40, 40, table.schema), (40, 100, narrow)):
+        append_stream(tmp_path / "m", table.slice(begin, end - begin).cast(schema))
+    done = acker.completions_from_files(tmp_path / "m", include_pending=True)
+    assert rows_of(done) == settle_as_sets(*columns, include_pending=True).rows()
+    with (tmp_path / "m").open("ab") as file:
+        file.write(b"\0" * 8)
+    with pytest.raises(ArgumentValueError, match="m: damaged, or changed while it was read: "):
+        acker.completions_from_files(tmp_path / "m")
+
+
+def test_a_bad_row_or_column_of_an_appended_stream_is_named(tmp_path):
+    table, _ = messages_of(4, 10)
+    append_stream(tmp_path / "m", table)
+    append_stream(tmp_path / "m", table.set_column(0, "kind", pa.array([0] * 6 + [9] + [0] * 3, pa.int8())))
+    with pytest.raises(ColumnValueError, match=r"m, row 16: kind"):
+        acker.completions_from_files(tmp_path / "m")
+    append_stream(tmp_path / "n", table)
+    append_stream(tmp_path / "n", table.drop_columns("value"))
+    with pytest.raises(ColumnValueError, match=r"n: value: expected a column of int64, got no column of that name"):
+        acker.completions_from_files(tmp_path / "n")
+
+
 def test_files_are_found_on_a_filesystem_of_pyarrow(tmp_path):
     table, columns = messages_of(2, 100)
     for name in ("a.parquet", "b/c.parquet", "b/other.csv"):

@@ -212,15 +212,12 @@ def read_units(
     ArgumentValueError   a file is damaged, or has changed since it was inspected.
     OSError              it cannot be read now.
     """
-    names = [column.name for column in MESSAGE_COLUMNS]
-    if event_time is not None and event_time not in names:
-        names.append(event_time)
     for _, of_file in groupby(units, lambda unit: (id(unit.filesystem), unit.path, unit.kind)):
         first = next(of_file)
         with ExitStack() as stack:
             with _errors_of(first):
                 source = stack.enter_context(_open(first.filesystem, first.path))
-                read = stack.enter_context(_READERS[first.kind](first, source, names))
+                read = stack.enter_context(_READERS[first.kind](first, source, event_time))
             for unit in chain([first], of_file):
                 with _errors_of(unit):
                     yield from _located(unit, read(unit))
@@ -252,10 +249,17 @@ def _errors_of(unit: Unit) -> Iterator[None]:
         ) from error
 
 
+def _names_of(event_time: str | None) -> list[str]:
+    """Return the names of the columns to read."""
+    names = [column.name for column in MESSAGE_COLUMNS]
+    return names if event_time is None or event_time in names else [*names, event_time]
+
+
 @contextmanager
-def _parquet_reader(unit: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
+def _parquet_reader(unit: Unit, source: Any, event_time: str | None) -> Iterator[_Reader]:
     # Threads would take the cores of other tasks. Only remote reads gain from pre-buffering.
     is_local = isinstance(unit.filesystem, fs.LocalFileSystem)
+    names = _names_of(event_time)
     with pq.ParquetFile(source, pre_buffer=not is_local, buffer_size=_READ_BYTES if is_local else 0) as file:
 
         def read(unit: Unit) -> Iterable[pa.RecordBatch]:
@@ -267,9 +271,9 @@ def _parquet_reader(unit: Unit, source: Any, names: list[str]) -> Iterator[_Read
 
 
 @contextmanager
-def _arrow_file_reader(_: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
+def _arrow_file_reader(_: Unit, source: Any, event_time: str | None) -> Iterator[_Reader]:
     with pa.ipc.open_file(source) as file:
-        options = _ipc_options(file.schema, names)
+        options = _ipc_options(file.schema, event_time)
     with pa.ipc.open_file(source, options=options) as file:
 
         def read(unit: Unit) -> Iterable[pa.RecordBatch]:
@@ -280,12 +284,22 @@ def _arrow_file_reader(_: Unit, source: Any, names: list[str]) -> Iterator[_Read
 
 
 @contextmanager
-def _arrow_stream_reader(_: Unit, source: Any, names: list[str]) -> Iterator[_Reader]:
-    with pa.ipc.open_stream(source) as stream:
-        options = _ipc_options(stream.schema, names)
-    source.seek(0)
-    with pa.ipc.open_stream(source, options=options) as stream:
-        yield lambda _: stream
+def _arrow_stream_reader(_: Unit, source: Any, event_time: str | None) -> Iterator[_Reader]:
+    yield lambda unit: _read_streams(unit.path, source, event_time)
+
+
+def _read_streams(path: str, source: Any, event_time: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of all streams of a file: who appends to it writes one after the other."""
+    begin = 0
+    while begin < source.size():
+        source.seek(begin)
+        with pa.ipc.open_stream(source) as stream:
+            _check_schema(path, stream.schema, event_time)
+            options = _ipc_options(stream.schema, event_time)
+        source.seek(begin)
+        with pa.ipc.open_stream(source, options=options) as stream:
+            yield from stream
+        begin = source.tell()
 
 
 _PIECES: Final = {PARQUET: "row group", ARROW_FILE: "record batch"}
@@ -296,8 +310,8 @@ _READERS: Final = {
 }
 
 
-def _ipc_options(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
-    fields = [schema.get_field_index(name) for name in names]
+def _ipc_options(schema: pa.Schema, event_time: str | None) -> pa.ipc.IpcReadOptions:
+    fields = [schema.get_field_index(name) for name in _names_of(event_time)]
     return pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
 
 
