@@ -588,6 +588,49 @@ def test_a_restart_replays_the_open_rows_and_forgets_none():
     assert report.restarts == 1 and sorted(set(Seen.rows)) == list(range(ROWS)) and report.stats.totals.acked == ROWS
 
 
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "tuples"])
+def test_what_an_abandoned_spout_had_open_is_replayed(rows):
+    """The spout hangs in user code for longer than a stop takes, while a bolt lets the topology restart."""
+
+    class Hangs(Reliable):
+        def next_tuple(self):
+            if rows:
+                super().next_tuple()
+                return
+            if not Seen.begun:
+                Seen.begun.append(True)
+                for n in range(ROWS):
+                    self.emit([n], tup_id=f"id{n}")
+            self.finish()
+
+    class Holds(Bolt):
+        auto_ack = False
+
+        def process(self, tup):
+            Seen.rows.append(tup.n)
+            if len(Seen.rows) > ROWS:
+                self.ack(tup)
+
+        def process_tick(self, tup):
+            if Seen.calls:
+                Seen.calls.clear()
+                raise ValueError("once")
+
+    specs = {"words": Hangs.spec("words")}
+    specs["holds"] = Holds.spec(inputs=[specs["words"]], config={"topology.tick.tuple.freq.secs": 1})
+    conf = {"topology.drain.secs": 3, "topology.message.timeout.secs": 30}
+    with Scheduler.of(type("Hung", (Topology,), specs), conf, seed=2) as scheduler:
+        scheduler.settle()
+        scheduler.freeze("words*")
+        Seen.calls.append("crash")
+        scheduler.advance(10)
+        scheduler.thaw()
+        report = scheduler.drain()
+    totals = report.stats.totals
+    assert (report.restarts, totals.acked, totals.pending) == (1, ROWS, 0)
+    assert Counter(Seen.rows) == dict.fromkeys(range(ROWS), 2)
+
+
 def test_rows_whose_ack_raised_are_replayed_after_the_restart():
     class Raises(Reliable):
         def ack_batch(self, tup_ids):

@@ -679,6 +679,8 @@ class LocalSpoutCollector(LocalCollector, SpoutEmitter):
         self._fails = previous._fails
         self.pending.update(previous.pending)
         self.open_batches.update(previous.open_batches)
+        if self.open_batches:
+            self.batch_tasks.add(self.task)  # so that the acker sends their outcomes as columns
         self.pending_rows = previous.pending_rows
         self.batch_outcomes.extend(outcome for outcome in previous.batch_outcomes if outcome.settled)
         # Message ids that an abandoned predecessor may still use have to differ from this one's.
