@@ -226,6 +226,7 @@ def test_definitions_are_checked():
     wrong = [
         (bolt_of(JoinBolt, inner, Window.tumbling(count=3), anchored=True), "anchored is for windows by time of arriv"),
         (bolt_of(JoinBolt, inner, window, anchored=True, timestamp_field="at"), "anchored is for windows by time"),
+        (bolt_of(JoinBolt, inner, window, anchored=True, group_key=lambda self, tup: 0), "anchored is for one window"),
         (bolt_of(JoinArrowBolt, inner, window, anchored=True), "take a JoinBolt"),
         (bolt_of(JoinBolt, inner, window, outputs=None), "has no outputs"),
         (bolt_of(JoinBolt, inner, window, select={"x": "users.id"}), "select names 'x', which is not in outputs"),

@@ -60,6 +60,8 @@ class JoinBolt(WindowedBolt):
         wrong = super()._definition_error() or _join_definition_error(cls)
         if wrong is None and cls.anchored and (cls.window.kind == "count" or cls.timestamp_field is not None):
             return f"{cls.__name__}.anchored is for windows by time of arrival; remove it, count= or timestamp_field"
+        if wrong is None and cls.anchored and cls.group_key is not WindowedBolt.group_key:
+            return f"{cls.__name__}.anchored is for one window; remove it, or group_key, and join by its field too"
         return wrong
 
     @classmethod
