@@ -1,14 +1,17 @@
 """Columnar topologies: rows and batches mix with every grouping, and each row ends as it does as a tuple."""
 
+import datetime as dt
 import logging
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from acker.errors import ArgumentTypeError, RuntimeStateError, TopologyError
+from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, TopologyError
 from acker.local import Hook, LocalRuntime, run
 from acker.local.executors.base import STEP_TUPLES
 from acker.observe.reasons import ReasonKind
@@ -23,9 +26,11 @@ from acker.topology import (
     StatefulBolt,
     Stream,
     Topology,
+    Window,
+    WindowedArrowBolt,
     stable_hash,
 )
-from acker.topology.arrow_columns import read_parents
+from acker.topology.arrow_columns import array_of, read_parents
 from tests.marks import slow_after
 
 ROWS = 60
@@ -473,6 +478,128 @@ def test_a_value_that_does_not_fit_fails_its_tuple_alone(caplog):
     assert texts[5].startswith(
         "field of a tuple of 'words', stream 'default': 'n' is int64, got 1180591620717411303424"
     )
+
+
+JUNE = dt.datetime(2026, 6, 1)  # noqa: DTZ001
+# The values of a field without a declared type, and the places of those that fail.
+ODD_VALUES = {
+    "a key that is new": ([{"a": 1}, {"a": 2, "b": 3}, {"a": 4}, {}], {1}),
+    "a key within a list": ([[{"a": 1}], [{"b": 1}]], {1}),
+    "a time where dates were": ([JUNE.date(), JUNE, JUNE.replace(hour=3)], {2}),
+    "a fraction in a list": ([[1], [1.5], [2]], {1}),
+    "nothing, then something": ([[], [1, 2], {"a": 1}, []], {2}),
+    "none, then something": ([{"a": None}, {"a": "x"}, {"a": 1}], {2}),
+    "no keys, then some": ([{}, {"a": 5}], set()),
+    "no type, then some": ([Fraction(1, 3), 1, 2, "three"], {0, 3}),
+}
+
+
+@pytest.mark.parametrize(("values", "bad"), ODD_VALUES.values(), ids=ODD_VALUES)
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+def test_no_part_of_a_value_is_dropped_without_a_word(values, bad, together):
+    class Odd(Tuples):
+        outputs = ["word", "n"]
+
+        def next_tuple(self):
+            for tup_id, n in enumerate(values):
+                self.emit(["a", n], tup_id=tup_id)
+            self.finish()
+
+    drain(Odd, KeepRows, par=1, **{} if together else {"topology.arrow.batch.rows": 1})
+    failed = {tup_id for tup_id, _ in Seen.failed}
+    # Arrow finds the type of all values together where none is known.
+    assert failed == bad or (together and failed < bad), Seen.failed
+    kept = [row[2] for row in Seen.rows]
+    for place, value in enumerate(values):
+        if place not in failed:
+            assert any(_holds(each, value) for each in kept), (value, kept)
+
+
+def _holds(found, value):
+    """Return whether a value is whole in what a bolt got: structs may have further fields without a value."""
+    if isinstance(value, dict):
+        return isinstance(found, dict) and all(_holds(found.get(key), each) for key, each in value.items())
+    if isinstance(value, list):
+        return isinstance(found, list) and len(found) == len(value) and all(map(_holds, found, value))
+    return found == value or found == getattr(value, "date", lambda: None)()
+
+
+LOSSES = [
+    (pa.struct({"a": pa.int64()}), [{"a": 1, "b": 2}], "which has no field 'b'"),
+    (pa.struct({"a": pa.int64()}), [[("a", 1), ("b", 2)]], "which has no field 'b'"),
+    (pa.struct({"a": pa.int64()}), [(1.5,)], "x.a: expected int64, got 1.5"),
+    (pa.map_(pa.string(), pa.int64()), [{"a": 1.5}], "got 1.5"),
+    (pa.map_(pa.string(), pa.int64()), [[("a", 1.5)]], "got 1.5"),
+    (pa.list_(pa.int64()), [np.array([1.5])], r"got np.float64\(1.5\)"),
+    (pa.list_view(pa.int64()), [[1.5]], "got 1.5"),
+    (pa.dictionary(pa.int32(), pa.int64()), [1.5], "got 1.5"),
+    (pa.date32(), [JUNE.replace(second=1)], "expected date32"),
+    (pa.timestamp("s"), [JUNE.replace(microsecond=1)], "expected timestamp"),
+    (pa.timestamp("ms"), [JUNE.replace(microsecond=1)], "expected timestamp"),
+    (pa.timestamp("us"), [pd.Timestamp(JUNE) + pd.Timedelta(1, "ns")], "expected timestamp"),
+    (pa.time32("s"), [dt.time(1, 2, 3, 4)], "expected time32"),
+    (pa.duration("s"), [dt.timedelta(seconds=1, microseconds=5)], "expected duration"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "text"), LOSSES)
+def test_a_part_that_a_type_has_no_place_for_is_refused(kind, values, text):
+    with pytest.raises(ArgumentValueError, match=text):
+        array_of([None, *values], kind, "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct({"a": pa.int64(), "b": pa.int64()}), {"a": 1}),
+        (pa.struct({"a": pa.int64()}), [("a", 1)]),
+        (pa.struct({"a": pa.int64()}), (1,)),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1}),
+        (pa.date32(), JUNE),
+        (pa.timestamp("ms"), JUNE.replace(microsecond=1000)),
+        (pa.timestamp("ns"), pd.Timestamp(JUNE) + pd.Timedelta(1, "ns")),
+        (pa.duration("us"), dt.timedelta(microseconds=1)),
+        (pa.list_(pa.int64()), np.array([1, 2])),
+    ],
+)
+def test_a_value_that_a_type_holds_whole_is_taken(kind, value):
+    assert array_of([None, value], kind, "x").null_count == 1
+
+
+class Panic(BaseException):
+    """What native libraries raise, as polars does."""
+
+
+def panic_at_17(rows):
+    if 17 in rows["n"].to_pylist():
+        raise Panic("17")
+
+
+class PanicsInRows(ArrowBolt):
+    def process_rows(self, batch):
+        panic_at_17(batch)
+
+
+class PanicsInWindows(WindowedArrowBolt):
+    window = Window.tumbling(count=1)
+
+    def process_window(self, window):
+        panic_at_17(window.table)
+
+
+@pytest.mark.parametrize("bolt", [PanicsInRows, PanicsInWindows])
+def test_what_is_no_exception_fails_its_row_alone_as_in_a_tuple(bolt):
+    drain(Words, bolt, par=1)
+    assert [(tup_id, reason.exception) for tup_id, reason in Seen.failed] == [(17, "Panic: 17")]
+    assert len(Seen.acked) == ROWS - 1
+
+
+def test_rows_have_the_values_of_tuples_for_a_custom_grouping():
+    by_name = Grouping.custom(lambda values, tasks: [tasks[values.n % len(tasks)]])
+    for spout in (Words, Tuples):
+        clear()
+        drain(spout, Keep, grouping=by_name)
+        assert {(n % 3, task) for task, _, n in Seen.rows} == {(0, 2), (1, 3), (2, 4)}
 
 
 # --- spouts ----------------------------------------------------------------------------------------------------------
@@ -1124,6 +1251,25 @@ def test_hooks_see_each_row():
         ("fail", "bolt0", "odd"): half,
         "spout_ack": half,
     }
+
+
+def test_a_hook_does_not_change_what_becomes_of_a_value_that_python_cannot_hold():
+    class Late(ArrowBolt):
+        outputs = {"at": pa.timestamp("s")}
+
+        def process_rows(self, batch):
+            self.emit_batch({"at": pa.array([253_402_300_800] * batch.num_rows, pa.timestamp("s"))})  # the year 10000
+
+    class Count(ArrowBolt):
+        def process_rows(self, batch):
+            Seen.rows.append(batch.num_rows)
+
+    class Watch(Hook):
+        def emit(self, component, task, stream, values, tasks):
+            Seen.calls.append(len(values))
+
+    drain(Words, Late, Count, par=1, hooks=[Watch()])
+    assert sum(Seen.rows) == len(Seen.acked) == ROWS and len(Seen.calls) == 2 * ROWS
 
 
 def test_complete_topology_feeds_and_records_rows():

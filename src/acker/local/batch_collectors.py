@@ -21,7 +21,7 @@ from acker.observe.reasons import Reason
 from acker.topology.anchors import Anchors, Int64s, Parents, by_row, spread, starts_of
 from acker.topology.arrow_columns import read_parents
 from acker.topology.bad_rows import RowFault
-from acker.topology.tuple_batch import TupleBatch
+from acker.topology.tuple_batch import TupleBatch, value_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -353,8 +353,7 @@ class ArrowBoltCollector(LocalBoltCollector):
         for part in parts:
             for row in np.arange(columns.num_rows)[part.rows].tolist():
                 receivers[row].append(part.outlet.task)
-        values = zip(*[column.to_pylist() for column in columns.columns], strict=True)
-        for row, tasks in zip(values, receivers, strict=True):
+        for row, tasks in zip(value_rows(columns), receivers, strict=True):
             for hook in self._hooks:
                 hook.emit(self.component, self.task, route.source.stream, route.source.make_values(row), tasks)
 

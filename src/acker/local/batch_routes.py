@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from acker._flow import Outlet, rows_by_task
 from acker.errors import AckerError, ArgumentTypeError, TopologyError
-from acker.topology.arrow_columns import array_of, one_batch, owned, table_of, take_rows
+from acker.topology.arrow_columns import array_of, is_known, one_batch, owned, table_of, take_rows
 from acker.topology.column_hash import stable_hash_column
 from acker.topology.streams import Stream
-from acker.topology.tuple_batch import values_of
+from acker.topology.tuple_batch import value_rows, values_of
 from acker.topology.tuples import TupleSource
 
 if TYPE_CHECKING:
@@ -109,20 +109,20 @@ class ByHash:
 
 
 class ByRow:
-    """The tasks that a function chooses for the values of each row."""
+    """The tasks that a function chooses for the values of each row, which are as those of a tuple."""
 
-    def __init__(self, choose: Callable[[tuple[Any, ...]], list[Outlet]], where: str) -> None:
+    def __init__(self, choose: Callable[[tuple[Any, ...]], list[Outlet]], source: TupleSource, where: str) -> None:
         self._choose = choose
+        self._source = source
         self._where = where
 
     def split(self, columns: pa.RecordBatch) -> list[TaskRows]:
         """Return the rows of each task, in their order."""
         rows: dict[int, list[int]] = {}
         outlets: dict[int, Outlet] = {}
-        values = [column.to_pylist() for column in columns.columns]
-        for row, each in enumerate(zip(*values, strict=True)):
+        for row, each in enumerate(value_rows(columns)):
             try:
-                chosen = self._choose(each)
+                chosen = self._choose(self._source.make_values(each))
             except TypeError as error:
                 raise TopologyError(f"{self._where}: row {row}: {error}") from error
             for outlet in chosen:
@@ -211,7 +211,7 @@ class BatchRoute:
         self._check_names(table.column_names)
         batch = one_batch(table.select(self._fields))
         schema = pa.schema([self._entry(entry) for entry in batch.schema])
-        if all(not pa.types.is_null(kind) for kind in schema.types):
+        if all(map(is_known, schema.types)):
             self._schema = schema
         return batch.cast(schema) if not batch.schema.equals(schema) else batch
 
@@ -254,7 +254,7 @@ class BatchRoute:
 
         expected = self._types.get(entry.name)
         if expected is None:
-            if not pa.types.is_null(entry.type):  # only nulls, which have any type
+            if is_known(entry.type):
                 self._types[entry.name] = entry.type
             return pa.field(entry.name, entry.type)
         if entry.type != expected and not pa.types.is_null(entry.type):

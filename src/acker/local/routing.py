@@ -76,7 +76,7 @@ def _chooser(
             if grouping.kind == "custom"
             else _by_partial_key([stream.fields.index(name) for name in grouping.names], outlets)
         )
-        return CustomGrouping(choose), ByRow(choose, where)
+        return CustomGrouping(choose), ByRow(choose, source, where)
     if grouping.kind == "all":
         return AllGrouping(outlets), AllRows(outlets)
     if grouping.kind == "global" or (len(outlets) == 1 and grouping.kind != "fields"):

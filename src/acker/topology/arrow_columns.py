@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +17,27 @@ if TYPE_CHECKING:
 
 
 def array_of(values: Any, kind: pa.DataType | None, name: str) -> pa.Array[Any]:
-    """Return values as a column of a type, if it is known; Arrow alone would cut fractions off for integers."""
+    """Return values as a column of a type, if it is known; raise for one of which Arrow would drop a part."""
     import pyarrow as pa
 
     if not isinstance(values, np.ndarray):
         values = list(values)
         if kind is not None:
-            _refuse_fractions(values, kind, name)
+            _refuse_losses(values, kind, name)
     column: pa.Array[Any] = pa.array(values, kind)
     return column
+
+
+def is_known(kind: pa.DataType) -> bool:
+    """Return whether a type says what values are at every depth: None, empty lists and empty dicts leave it open."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.StructType):
+        return kind.num_fields > 0 and all(is_known(field.type) for field in kind)
+    if isinstance(kind, pa.MapType):
+        return is_known(kind.key_type) and is_known(kind.item_type)
+    inner = getattr(kind, "value_type", None)
+    return not pa.types.is_null(kind) if inner is None else is_known(inner)
 
 
 def owned(values: Any) -> Any:
@@ -32,24 +45,73 @@ def owned(values: Any) -> Any:
     return values.copy() if hasattr(values, "__array__") and hasattr(values, "copy") else values
 
 
-def _refuse_fractions(values: list[Any], kind: pa.DataType, name: str) -> None:
-    """Raise for the first number that has a fraction where the type has integers, also within lists and structs."""
+def _refuse_losses(values: list[Any], kind: pa.DataType, name: str) -> None:
+    """Raise for the first value with a part that the type has no place for, also within lists, maps and structs."""
     import pyarrow as pa
 
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         types: set[Any] = set(map(type, values)) - {int, type(None)}
         for each in types:
             if issubclass(each, numbers.Number):
-                bad = [value for value in values if type(value) is each and value != int(value)]
-                if bad:
-                    raise ArgumentValueError(f"{name}: expected {kind}, got {bad[0]!r}")
-    elif isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
-        inner = [each for value in values if isinstance(value, (list, tuple)) for each in value]
-        _refuse_fractions(inner, kind.value_type, name)
+                _refuse_any(values, each, lambda value: value != int(value), kind, name)
+            elif issubclass(each, (dt.datetime, dt.time, dt.timedelta)):
+                _refuse_any(values, each, _loses_time_in(kind), kind, name)
+    elif isinstance(kind, pa.DictionaryType):
+        _refuse_losses(values, kind.value_type, name)
+    elif isinstance(kind, pa.MapType):
+        entries = [entry for value in values if value is not None for entry in _entries_of(value)]
+        _refuse_losses([key for key, _ in entries], kind.key_type, name)
+        _refuse_losses([item for _, item in entries], kind.item_type, name)
     elif isinstance(kind, pa.StructType):
-        for field in kind:
-            inner = [value.get(field.name) for value in values if isinstance(value, dict)]
-            _refuse_fractions(inner, field.type, f"{name}.{field.name}")
+        _refuse_losses_of_structs(values, kind, name)
+    elif (inner := getattr(kind, "value_type", None)) is not None:
+        lists = [value for value in values if isinstance(value, (list, tuple, set, frozenset, np.ndarray))]
+        _refuse_losses([each for value in lists for each in value], inner, name)
+
+
+def _refuse_any(values: list[Any], type_: type, loses: Callable[[Any], bool], kind: pa.DataType, name: str) -> None:
+    bad = [value for value in values if type(value) is type_ and loses(value)]
+    if bad:
+        raise ArgumentValueError(f"{name}: expected {kind}, got {bad[0]!r}")
+
+
+def _loses_time_in(kind: Any) -> Callable[[Any], bool]:
+    """Return a function that says whether a time has parts that are smaller than the unit of a type."""
+    import pyarrow as pa
+
+    if pa.types.is_date(kind):
+        return lambda value: isinstance(value, dt.datetime) and value.time() != dt.time()
+    micros = {"s": 1_000_000, "ms": 1000}.get(getattr(kind, "unit", "ns"), 1)
+    keeps_nanos = getattr(kind, "unit", "ns") == "ns"
+
+    def loses(value: Any) -> bool:
+        of_delta = isinstance(value, dt.timedelta)
+        nanos = getattr(value, "nanoseconds" if of_delta else "nanosecond", 0)  # of pandas
+        return bool((value.microseconds if of_delta else value.microsecond) % micros or (nanos and not keeps_nanos))
+
+    return loses
+
+
+def _entries_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return keys and items of what Arrow takes for a map or, but for tuples, for a struct."""
+    if isinstance(value, Mapping):
+        return value.items()
+    is_pairs = isinstance(value, (list, tuple)) and all(isinstance(each, tuple) and len(each) == 2 for each in value)
+    return value if is_pairs else ()
+
+
+def _refuse_losses_of_structs(values: list[Any], kind: pa.StructType, name: str) -> None:
+    names = [field.name for field in kind]
+    columns: dict[str, list[Any]] = {each: [] for each in names}
+    for value in values:
+        # In a tuple of values, they are in the order of the fields.
+        entries = zip(names, value, strict=False) if isinstance(value, tuple) else _entries_of(value)
+        for key, item in entries:
+            if key not in columns:
+                raise ArgumentValueError(f"{name}: expected {kind}, which has no field {key!r}, got {value!r:.200}")
+            columns[key].append(item)
+    for field in kind:
+        _refuse_losses(columns[field.name], field.type, f"{name}.{field.name}")
 
 
 def table_of(rows: Any, types: Mapping[str, pa.DataType], what: str = "rows") -> pa.Table:

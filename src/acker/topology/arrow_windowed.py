@@ -12,7 +12,7 @@ from acker.topology.anchors import Int64s
 from acker.topology.arrow_bolt import ArrowBolt
 from acker.topology.arrow_columns import take_rows
 from acker.topology.arrow_windows import ArrowWindow, ArrowWindowContents
-from acker.topology.bad_rows import fault_of
+from acker.topology.bad_rows import ENDS_TASK, fault_of
 from acker.topology.methods import refuse_unrun
 from acker.topology.state import KeyValueState
 from acker.topology.tuple_batch import TupleBatch, values_of
@@ -101,7 +101,7 @@ class WindowedArrowBolt(ArrowBolt, WindowedBolt):
         except BaseException as error:
             contents.remove_last()
             call.undo()
-            if not isinstance(error, Exception) or isinstance(error, MemoryError) or not self.auto_fail:
+            if not self.auto_fail or isinstance(error, ENDS_TASK):
                 raise
             call.faults[row] = fault_of(error, reason_text(error))
         else:

@@ -13,6 +13,9 @@ _ALONE_MAX: Final = 32
 # How much of a text about a whole batch every row gets.
 _SHARED_CHARS_MAX: Final = 500
 
+# What is no fault of a row. Panics of native libraries, such as those of polars, are one, and no `Exception`.
+ENDS_TASK: Final = (KeyboardInterrupt, SystemExit, MemoryError)
+
 Result = TypeVar("Result")
 
 
@@ -20,7 +23,7 @@ class RowFault(NamedTuple):
     """An error of a batch function: its text, the exception, and the file and line that raised it."""
 
     reason: str
-    error: Exception
+    error: BaseException
     origin: tuple[str, int]
 
     def is_like(self, other: object) -> bool:
@@ -28,7 +31,7 @@ class RowFault(NamedTuple):
         return isinstance(other, RowFault) and type(self.error) is type(other.error) and self.origin == other.origin
 
 
-def fault_of(error: Exception, reason: str) -> RowFault:
+def fault_of(error: BaseException, reason: str) -> RowFault:
     """Return the fault of an exception that is being handled."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     return RowFault(reason, error, (frame.f_code.co_filename, line))

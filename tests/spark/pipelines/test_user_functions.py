@@ -53,6 +53,7 @@ def test_rows_may_be_values_tuples_or_dicts() -> None:
         ([float("nan")], ONE, "ValueError: cannot convert float NaN to integer"),
         ([([1, 2.5], {"a": 1})], NESTED, "ArgumentValueError: xs: expected int64, got 2.5"),
         ([([1], {"a": 0.5})], NESTED, "ArgumentValueError: s.a: expected int64, got 0.5"),
+        ([([1], {"a": 1, "b": 2})], NESTED, "ArgumentValueError: s: expected struct<a: int64>, which has no field 'b'"),
         ([Row(x=1, t="a")], TWO, "ArgumentValueError: expected the columns x, s, got a Row of x, t"),
         ([Row(n=1)], ONE, "ArgumentValueError: expected the columns x, got a Row of n"),
     ],
@@ -107,6 +108,22 @@ def test_memory_errors_and_interrupts_are_not_failures_of_a_row() -> None:
         for call in (lambda: run_rows(raises, NUMBERS, ONE), lambda: run_batch(raises, NUMBERS, ONE, divide=True)):
             with pytest.raises(fault):
                 call()
+
+
+class Panic(BaseException):
+    """What native libraries raise, as polars does."""
+
+
+def test_what_is_no_exception_and_ends_no_program_fails_its_row() -> None:
+    def of_row(row):
+        return of_batch(pa.RecordBatch.from_pydict({"n": [row.n]}))
+
+    def of_batch(batch):
+        if 2 in batch["n"].to_pylist():
+            raise Panic("2")
+
+    for produced in (run_rows(of_row, NUMBERS, ONE), run_batch(of_batch, NUMBERS, ONE, divide=True)):
+        assert produced.failed == {2: "Panic: 2"}
 
 
 def test_columns_that_are_no_names_and_frames_without_columns() -> None:

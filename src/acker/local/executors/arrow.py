@@ -14,8 +14,8 @@ from acker.local.executors.base import STEP_TUPLES, Mode
 from acker.local.executors.bolt import BoltExecutor, BoltTask
 from acker.observe.reasons import Reason, ReasonKind, reason_line, reason_text
 from acker.topology.arrow_bolt import ArrowBolt
-from acker.topology.arrow_columns import array_of, take_rows
-from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
+from acker.topology.arrow_columns import array_of, is_known, take_rows
+from acker.topology.bad_rows import ENDS_TASK, RowFault, fault_of, find_bad_rows
 from acker.topology.stateful import StatefulBolt
 from acker.topology.tuple_batch import TupleBatch, unpack, values_of
 from acker.topology.tuples import Tuple
@@ -106,10 +106,8 @@ class ArrowBoltTask(BoltTask):
                 returned = bolt.process_rows(part.columns)
                 if returned is not None:
                     collector.refuse_unrun("process_rows", returned)
-            except MemoryError:
-                raise
-            except Exception as error:
-                if not bolt.auto_fail:
+            except BaseException as error:
+                if not bolt.auto_fail or isinstance(error, ENDS_TASK):
                     raise
                 return fault_of(error, reason_text(error))
             finally:
@@ -254,38 +252,39 @@ def _column_of(values: list[Any], types: dict[str, Any], name: str) -> tuple[pa.
 
     errors = (AckerError, pa.ArrowException, TypeError, ValueError, OverflowError)
     kind = types.get(name)
+    wrong: dict[int, str] = {}
     try:
         column: pa.Array[Any] = array_of(values, kind, name)
     except errors:
-        wrong: dict[int, str] = {}
         if kind is None:
             kind = _first_type(values, errors)
+        expected = repr(name) if kind is None else f"{name!r} is {kind}"
         for row, value in enumerate(values):
             try:
                 array_of([value], kind, name)
             except errors as error:
-                wrong[row] = f"{name!r} is {kind}, got {value!r:.80}: {error}"
+                wrong[row] = f"{expected}, got {value!r:.80}: {error}"
         column = array_of([None if row in wrong else value for row, value in enumerate(values)], kind, name)
-        if kind is not None:
-            types[name] = kind
-        return column, wrong
-    if kind is None and not pa.types.is_null(column.type):
+    if is_known(column.type):
         types[name] = column.type
-    return column, {}
+    return column, wrong
 
 
 def _first_type(values: list[Any], errors: tuple[type[Exception], ...]) -> pa.DataType | None:
+    """Return the type of the first value that has a whole one, or that of a value that says less; None without any."""
     import pyarrow as pa
 
+    found: pa.DataType | None = None
     for value in values:
         try:
             kind = pa.array([value]).type
         except errors:
             continue
-        if not pa.types.is_null(kind):
-            found: pa.DataType = kind
-            return found
-    return pa.null()
+        if is_known(kind):
+            return kind
+        if found is None or pa.types.is_null(found):
+            found = kind
+    return found
 
 
 def _text_of(batch: TupleBatch, row: int) -> str:

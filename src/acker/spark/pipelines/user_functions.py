@@ -1,7 +1,7 @@
 """Calls of a user's bolt function with rows or Arrow batches: its outputs, their input rows, and the rows that failed.
 
-An error of the function fails the rows of the call, never the job; so does a result that does not fit the schema. Only
-MemoryError ends the task, since the row is not its cause.
+An error of the function fails the rows of the call, never the job; so does a result that does not fit the schema. What
+ends a program ends the task, and so does MemoryError, since the row is not its cause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from acker.errors import ArgumentTypeError, ArgumentValueError
 from acker.observe.reasons import reason_text
 from acker.topology.anchors import Int64s, Parents
 from acker.topology.arrow_columns import array_of, one_batch, read_parents, table_of
-from acker.topology.bad_rows import RowFault, fault_of, find_bad_rows
+from acker.topology.bad_rows import ENDS_TASK, RowFault, fault_of, find_bad_rows
 
 # Long enough to name the error; whole documents should not travel with every failed row.
 REASON_CHARS_MAX: Final = 1000
@@ -76,9 +76,9 @@ def run_rows(
         try:
             result = function(make(values))
             produced = [] if result is None else read_rows(result, schema)
-        except MemoryError:
+        except ENDS_TASK:
             raise
-        except Exception as error:  # noqa: BLE001  Whatever a user's function raises fails its row.
+        except BaseException as error:  # noqa: BLE001  Whatever a user's function raises fails its row.
             failed[row] = reason_of(error)
         else:
             outputs += produced
@@ -116,9 +116,9 @@ def _attempt(
     """Call a batch function; return its outputs or its error."""
     try:
         return _check_outputs(function(batch), batch.num_rows, schema)
-    except MemoryError:
+    except ENDS_TASK:
         raise
-    except Exception as error:  # noqa: BLE001  Whatever a user's function raises fails its rows.
+    except BaseException as error:  # noqa: BLE001  Whatever a user's function raises fails its rows.
         return fault_of(error, reason_of(error))
 
 
