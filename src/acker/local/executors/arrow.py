@@ -277,7 +277,7 @@ def _first_type(values: list[Any], errors: tuple[type[Exception], ...]) -> pa.Da
     found: pa.DataType | None = None
     for value in values:
         try:
-            kind = pa.array([value]).type
+            kind: pa.DataType = pa.array([value]).type
         except errors:
             continue
         if is_known(kind):
