@@ -8,7 +8,7 @@ import pytest
 
 from acker.observe.calls import Busy, Line, UserCall
 from acker.observe.durations import format_latency
-from acker.observe.failures import Failure, ReasonGroup
+from acker.observe.failures import Failure, FailureLog, ReasonGroup
 from acker.observe.headline import Away, GivenUp, LastBatch, Limit, RunningJob, Situation, headline, stuck_ms
 from acker.observe.holders import Forgotten, Holder, HungBefore, SeenHolders
 from acker.observe.latencies import LatencyRecorder
@@ -198,6 +198,16 @@ def test_failures_are_told_with_their_rate_and_the_most_frequent_reason() -> Non
     most = told(failed=3, acked=1, why=LOST, letters=GivenUp(2))
     assert most == ("bad", f"Failing: 3 of 4 trees in the last seconds: {PAY}. 2 dead letters so far.")
     assert told(failed=1, acked=1)[1] == "Failing: 1 of 2 trees in the last seconds."
+
+
+def test_the_age_of_the_last_dead_letter_is_known_once_it_was_replayed(monkeypatch):
+    log = FailureLog()
+    log.record_dead_letter("orders", 1, "id", (1,), Reason(ReasonKind.FAILED, exception="no sofa"))
+    (letter,) = log.dead_letters()
+    assert log.forget(letter) and not log.dead_letters()
+    later_ns = (letter.at_ms + 300_000) * 1_000_000
+    monkeypatch.setattr("acker.observe.headline.time.time_ns", lambda: later_ns)
+    assert GivenUp.of(1, log).ago_ms == 300_000
 
 
 def test_dead_letters_are_told_with_the_most_frequent_reason_while_they_are_news() -> None:

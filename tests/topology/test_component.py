@@ -1,11 +1,14 @@
 """Spouts and bolts: streamparse's names, calls of the collector, batches."""
 
 import inspect
+import json
 import logging
 import sys
 
+import numpy as np
 import pytest
 
+from acker.errors import AckerError
 from acker.observe.reasons import reason_text
 from acker.topology import BatchingBolt, Bolt, Reason, ReasonKind, Spout, TicklessBatchingBolt
 from acker.topology.component import Component
@@ -61,6 +64,27 @@ def test_log_is_the_components_logger(task, caplog, level, number):
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
         ("acker.topology.it", number, "100% of it")
     ]
+
+
+@pytest.mark.parametrize(("values", "total"), [([np.int64(3), True], "4"), ([np.float32(0.5), 1], "1.5")])
+def test_a_metric_of_numpy_becomes_a_number_that_a_report_can_write(task, values, total):
+    bolt = Echo()
+    collector = task.bind(bolt)
+    for value in values:
+        bolt.report_metric("seen", value)
+    assert json.dumps(collector.counts["seen"]) == total
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("1", "'seen': expected a number, got '1'"), (None, "got None"), (float("nan"), "a finite number, got nan")],
+)
+def test_a_metric_that_is_no_number_is_refused(task, value, text):
+    bolt = Echo()
+    collector = task.bind(bolt)
+    with pytest.raises(AckerError, match=text):
+        bolt.report_metric("seen", value)
+    assert not collector.counts
 
 
 def test_report_metric_counts(task):

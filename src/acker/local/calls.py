@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Final
 
-from acker.local.executors.asynchronous import AsyncBoltExecutor
+from acker.local.executors.asynchronous import AsyncBoltExecutor, AsyncSpoutExecutor, AsyncSpoutTask
 from acker.local.executors.base import ComponentExecutor
 from acker.observe.calls import Line, UserCall, stack_of_coroutine, stack_of_frame
 from acker.topology.tuples import Tuple
@@ -36,6 +36,8 @@ def running_calls(executors: Iterable[ComponentExecutor], now_ns: int) -> dict[i
                 found[each.task] = UserCall(who, what, for_ms, stack=stack, root_id=root_id)
         if isinstance(executor, AsyncBoltExecutor):
             found |= _coroutines(executor, now_ns)
+        elif isinstance(executor, AsyncSpoutExecutor):
+            found |= _awaited(executor, now_ns)
     return found
 
 
@@ -60,6 +62,17 @@ def _coroutines(executor: AsyncBoltExecutor, now_ns: int) -> dict[int, UserCall]
             for_ms, stack = max(0, now_ns - since_ns) // _NS_PER_MS, stack_of_coroutine(coroutine.get_coro())
             name = f"{who.component}[{who.task}]"
             found[who.task] = UserCall(name, _tuple_of(tup), for_ms, stack=stack, root_id=_root_of(tup))
+    return found
+
+
+def _awaited(executor: AsyncSpoutExecutor, now_ns: int) -> dict[int, UserCall]:
+    """Return the coroutine of `next_tuple` of each task that awaits something in it."""
+    found: dict[int, UserCall] = {}
+    for task in executor.tasks:
+        if isinstance(task, AsyncSpoutTask) and (coroutine := task.next_tuple_call) and not coroutine.done():
+            who, for_ms = task.collector, max(0, now_ns - task.asked_ns) // _NS_PER_MS
+            stack = stack_of_coroutine(coroutine.get_coro())
+            found[who.task] = UserCall(f"{who.component}[{who.task}]", "next_tuple()", for_ms, stack=stack)
     return found
 
 

@@ -65,6 +65,8 @@ class Lifecycle(TopologyRun):
     state : str
     error, last_crash : BaseException or None
         The exception that ended the topology, and the one that caused the last restart.
+    restart_pending : bool
+        Whether it waits for a restart after `last_crash`, or has ended while it did.
     running, over : threading.Event
         Set once the spouts have been asked for tuples, and when all has ended.
     """
@@ -101,6 +103,7 @@ class Lifecycle(TopologyRun):
         self._pause_asked = self._paused = False
         self._opened = False
         self._restarts_in_a_row = 0
+        self.restart_pending = False
         self._steps = self._live()
         self._wait: Wait | None = Wait(lambda: True)
 
@@ -250,6 +253,7 @@ class Lifecycle(TopologyRun):
             self.fail(error)
             return False
         self._restarts_in_a_row += 1
+        self.restart_pending = True
         yield from self._shutdown.halt(self.clock.now_ns() + self.drain_ns)
         yield from self._shutdown.fail_open_trees(ReasonKind.RESTART)
         yield from self._shutdown.close()
@@ -264,6 +268,7 @@ class Lifecycle(TopologyRun):
         if self.stop_asked:
             return False
         self.restarts += 1
+        self.restart_pending = False
         return True
 
     def _end(self) -> Steps:

@@ -306,7 +306,6 @@ class LocalRuntime(StateSnapshots, HasPage):
     def report(self) -> RunReport:
         """Return the report of the run."""
         lifecycle, log = self.lifecycle, self.live.failures
-        waits = lifecycle.error is None and any(each.crash for each in lifecycle.executors or ())
         return RunReport(
             topology=self.graph.name,
             outcome=lifecycle.outcome,
@@ -320,7 +319,7 @@ class LocalRuntime(StateSnapshots, HasPage):
             timed_out_traces=() if self._sampler is None else tuple(self._sampler.texts),
             error=_error_text(lifecycle.error),
             last_crash=_error_text(lifecycle.last_crash),
-            restart_pending=waits,
+            restart_pending=lifecycle.restart_pending and lifecycle.error is None,
             why=None if log is None else log.why(),
         )
 

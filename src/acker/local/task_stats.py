@@ -31,6 +31,8 @@ def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, 
     collector = task.collector
     routes = {route.source.stream: route for route in collector.routes.values()}
     user = dict(collector.user)
+    # A bolt has none: what it counts under this name is its own.
+    dead_letters = user.pop(DEAD_LETTERS, 0) if isinstance(task, SpoutTask) else 0
     return {
         "component": collector.component,
         "task": collector.task,
@@ -39,7 +41,7 @@ def _counts(task: SpoutTask | BoltTask, executor: SpoutExecutor | BoltExecutor, 
         "transferred": sum(outlet.sent for outlet in collector.outlets),
         "executed": collector.executed,
         "acked": collector.acked,
-        "dead_letters": user.pop(DEAD_LETTERS, 0),
+        "dead_letters": dead_letters,
         "queue": executor.inbox.size,
         "queue_capacity": executor.inbox.capacity,
         "capacity": executor.busy_ns_of(task) / uptime_ns,

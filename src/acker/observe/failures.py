@@ -157,6 +157,8 @@ class FailureLog:
     ----------
     reasons, letter_reasons : ReasonGroups
         Of all failures, and of all dead letters, since the start.
+    last_letter_ms : int or None
+        When the last dead letter came, also if it has been replayed since. Since 1970, UTC.
     """
 
     def __init__(self) -> None:
@@ -165,6 +167,7 @@ class FailureLog:
         self._failures: deque[Failure] = deque(maxlen=FAILURES_MAX)
         self._dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
         self._numbers = itertools.count(1)
+        self.last_letter_ms: int | None = None
 
     def record(
         self,
@@ -191,6 +194,7 @@ class FailureLog:
         row = DeadLetter(next(self._numbers), _now_ms(), component, task, tup_id, values, reason, root_id, entry)
         self._dead_letters.append(row)
         self.letter_reasons.add(row)
+        self.last_letter_ms = row.at_ms
 
     def failures(self) -> list[Failure]:
         """Return the failures, newest first."""

@@ -105,8 +105,8 @@ class GivenUp(NamedTuple):
         """Return those of a log, of `total` ones in all; None if there are none."""
         if not total:
             return None
-        newest = log.dead_letters()[:1]
-        ago_ms = max(0, time.time_ns() // 1_000_000 - newest[0].at_ms) if newest else 0
+        last_ms = log.last_letter_ms
+        ago_ms = 0 if last_ms is None else max(0, time.time_ns() // 1_000_000 - last_ms)
         return cls(total, ago_ms, next(iter(log.letter_reasons.most_frequent()), None))
 
 

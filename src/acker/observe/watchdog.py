@@ -83,10 +83,12 @@ def suspects(tasks: Iterable[TaskStats], calls: Mapping[int, UserCall]) -> list[
     tasks = list(tasks)
     found = []
     for row in _worst((row for row in tasks if row.task in calls), lambda row: calls[row.task].for_ms):
-        call, method = calls[row.task], "next_tuple()" if row.kind == "spout" else "process()"
+        call = calls[row.task]
+        method = "next_tuple()" if row.kind == "spout" else "process()"
         where = "" if call.line is None else f", at {call.line}"
-        what = "" if call.what is None else f" with {call.what}"
-        found.append(f"{call.who} has been in {method}{what} for {format_duration(call.for_ms)}{where}")
+        is_method = call.what is not None and call.what.endswith("()")
+        what = call.what if is_method else method if call.what is None else f"{method} with {call.what}"
+        found.append(f"{call.who} has been in {what} for {format_duration(call.for_ms)}{where}")
     # Tasks of one executor share its queue.
     queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}
     found += [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from acker.errors import TopologyError
+from acker.errors import ArgumentTypeError, ArgumentValueError, TopologyError
 from acker.topology.specs import ComponentSpec
 from acker.topology.streams import Stream
 from acker.topology.tuples import Tuple
@@ -28,6 +30,23 @@ _LEVELS = {
 
 
 _IN_INITIALIZE: Final = "move the code that needs it from __init__ to initialize(self, conf, context)"
+
+
+def _as_number(value: Any, name: str) -> float:
+    """Return a number as one of Python's, which reports and exporters can write."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        found = float(value) if hasattr(value, "__float__") else None
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None:
+        raise ArgumentTypeError(f"report_metric: {name!r}: expected a number, got {value!r:.80}")
+    if not math.isfinite(found):
+        raise ArgumentValueError(f"report_metric: {name!r}: expected a finite number, got {value!r}")
+    return found
 
 
 class TaskAttribute:
@@ -157,9 +176,21 @@ class Component:
         """
         self.logger.log(_LEVELS.get(level or "info", logging.INFO), "%s", message)
 
-    def report_metric(self, name: str, value: int = 1) -> None:
-        """Add to a counter that the component defines; it is shown with the component's other figures."""
-        self._collector.count(name, value)
+    def report_metric(self, name: str, value: float = 1) -> None:
+        """Add to a counter that the component defines; it is shown with the component's other figures.
+
+        Parameters
+        ----------
+        name : str
+        value : int or float
+            Also of NumPy.
+
+        Raises
+        ------
+        ArgumentTypeError, ArgumentValueError
+            No number, or none that is finite: it would spoil the counter for good.
+        """
+        self._collector.count(name, value if type(value) is int else _as_number(value, name))
 
     def add_task_hook(self, hook: Any) -> None:
         """Add a hook that sees what this task does from now on; call it in `initialize`. Storm's addTaskHook.

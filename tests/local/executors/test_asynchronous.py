@@ -6,6 +6,8 @@ import pytest
 
 from acker.errors import TopologyError
 from acker.local import run
+from acker.local.calls import running_calls
+from acker.local.page.holders import find_holders
 from acker.testing import CapturingBolt, FeederSpout, Scheduler
 from acker.topology import Bolt, ReasonKind, Spout, Topology
 
@@ -156,6 +158,32 @@ def test_a_spout_may_wait_for_its_source(caplog):
         "acked 2",
         "acked 3",
     ]
+
+
+def test_a_spout_that_waits_for_its_source_is_told_with_what_waits_for_it():
+    class Waits(Counter):
+        async def next_tuple(self):
+            if self.number:
+                await asyncio.sleep(3600)
+            self.number += 1
+            self.emit([self.number], self.number)
+
+    class Waiting(Topology):
+        numbers = Waits.spec()
+        last = CapturingBolt.fresh().spec(inputs=[numbers])
+
+    with Scheduler.of(Waiting) as scheduler:
+        scheduler.settle()
+        scheduler.advance(5)
+        runtime = scheduler.runtime
+        executors, now_ns = runtime.lifecycle.executors, runtime.clock.now_ns()
+        (call,) = running_calls(executors, now_ns).values()
+        assert (call.who, call.what, call.for_ms) == ("numbers[1]", "next_tuple()", 5000)
+        assert call.line.short.startswith("test_asynchronous.py:")
+        (task,) = executors.spout_tasks()
+        (root_id,) = [each.root_id for each in task.collector.pending.values()]
+        (holder,) = find_holders(executors, [root_id], {1: call}, now_ns)[root_id]
+        assert (holder.component, holder.how, holder.line) == ("numbers", "outcome", call.line.short)
 
 
 def test_threads_run_them_too():

@@ -290,6 +290,33 @@ def hang(watch, monkeypatch):
     watched.scheduler.thaw()
 
 
+def test_a_spout_that_hangs_when_it_hears_of_its_last_tree_is_not_idle(watch, monkeypatch) -> None:
+    inside, let_go = threading.Event(), threading.Event()
+
+    def ack(self, tup_id) -> None:
+        inside.set() or let_go.wait()
+
+    watched = watch([])
+    (executor,) = watched.runtime.lifecycle.executors.spouts
+    executor.tasks[0].spout.rest.append("last")
+    monkeypatch.setattr(Lines, "ack", ack)
+    executor.step()  # it emits
+    watched.scheduler.freeze("lines*")
+    watched.scheduler.settle()
+    executor.thread = threading.Thread(target=executor.step)  # it hears of the end
+    executor.thread.start()
+    try:
+        assert inside.wait(60)
+        watched.scheduler.advance(TIMEOUT_SECS)
+        view = watched.view()
+    finally:
+        let_go.set()
+        executor.thread.join()
+        watched.scheduler.thaw()
+    assert view["totals"]["pending"] == 0
+    assert view["headline"]["text"].startswith("lines[1] hangs: it has been in one call of ack() at test_live_view.py:")
+
+
 def test_a_call_that_hangs_is_named_with_its_line_also_when_its_tree_has_timed_out(hang) -> None:
     where = f"at test_live_view.py:{hang.line}"
     assert hang.view()["headline"]["tone"] != "bad"
@@ -556,6 +583,33 @@ def test_values_are_shown_if_asked_for(watch) -> None:
     watched = watch(["bad"], values=True)
     watched.scheduler.advance(10)
     assert watched.view()["dead_letters"]["rows"][0]["values"] == "'bad'"
+
+
+def test_a_dead_letter_stays_until_its_spout_has_it(watch, monkeypatch) -> None:
+    watched = watch(["bad"])
+    watched.scheduler.advance(10)
+    monkeypatch.setattr(Check, "process", lambda self, tup: self.emit([tup.line]))
+    watched.scheduler.freeze("lines*")
+    for _ in range(2):  # it is replayed once nevertheless
+        assert watched.act("replay", all=True) == "replayed bad"
+        assert [row["id"] for row in watched.view()["dead_letters"]["rows"]] == ["bad"]
+    watched.scheduler.thaw()
+    watched.scheduler.settle()
+    assert not watched.view()["dead_letters"]["rows"] and watched.runtime.stats().totals.acked == 1
+
+
+def test_no_dead_letter_is_replayed_while_the_topology_restarts_or_stops(watch, monkeypatch) -> None:
+    def crash(self) -> None:
+        raise ConnectionError("away")
+
+    watched = watch(["bad"])
+    watched.scheduler.advance(10)
+    monkeypatch.setattr(Lines, "next_tuple", crash)
+    watched.scheduler.settle()
+    assert watched.view()["state"] == "restarting" and watched.runtime.report().restart_pending
+    with pytest.raises(ActionError, match="the topology is restarting: dead letters are replayed while it runs"):
+        watched.act("replay", all=True)
+    assert [row["id"] for row in watched.view()["dead_letters"]["rows"]] == ["bad"]
 
 
 def test_a_replay_is_refused_while_its_id_is_in_use(watch, caplog) -> None:

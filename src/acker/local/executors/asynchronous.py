@@ -370,6 +370,7 @@ class AsyncSpoutTask(SpoutTask):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._later: list[TreeOutcome] = []
+        self.asked_ns = 0  # when `next_tuple` was called
         self._emits = 0  # Number of emits when `next_tuple` was called.
         # If only other methods are coroutines, `next_tuple` is called as in any other spout.
         self._waits = inspect.iscoroutinefunction(self.spout.next_tuple)
@@ -403,6 +404,7 @@ class AsyncSpoutTask(SpoutTask):
             if not self._waits:
                 self.call("next_tuple")
                 return True
+            self.asked_ns = self.loop.now_ns()
             self.next_tuple_call = self.loop.create_task(self.spout.next_tuple())
             self.next_tuple_call.add_done_callback(self._touch)
         self.loop.rounds()
@@ -414,6 +416,10 @@ class AsyncSpoutTask(SpoutTask):
 
     def _touch(self, _: object) -> None:
         self.executor.signal.set()
+
+    def arrived_outcomes(self) -> list[TreeOutcome]:
+        """Return the outcomes that the spout did not get yet, also those that wait for `next_tuple`."""
+        return [*super().arrived_outcomes(), *self._later.copy()]
 
     def deliver_outcomes(self, outcomes: list[TreeOutcome] | OutcomeColumns, *, log_errors: bool) -> None:
         """Deliver the outcomes of trees, once `next_tuple` has returned."""

@@ -160,6 +160,10 @@ class SpoutTask(ComponentTask):
         """Call the component's `keep_alive`."""
         self.call("keep_alive")
 
+    def arrived_outcomes(self) -> list[TreeOutcome]:
+        """Return the outcomes that arrived and that the spout did not get yet. Any thread may call it."""
+        return self.collector.arrived_outcomes()
+
     def deliver_outcomes(self, outcomes: list[TreeOutcome] | OutcomeColumns, *, log_errors: bool) -> None:
         """Deliver the outcomes of trees to the component.
 

@@ -115,6 +115,9 @@ class RuntimeActions:
             raise ActionError('there is no such dead letter: expected {"number": ...} or {"all": true}')
         if not any(letter.can_replay for letter in letters):
             raise ActionError("it cannot be emitted again from here; beside the list stands why, and where it lies")
+        # In between, nobody calls the spouts, and a request would be lost with its executor.
+        if (state := self._runtime.lifecycle.state) != "running":
+            raise ActionError(f"the topology is {state}: dead letters are replayed while it runs")
         # The oldest one first, as they were given up.
         replayed = [letter for letter in reversed(letters) if letter.can_replay and self._replay_one(letter)]
         what = shown_id(replayed[0].tup_id) if len(replayed) == 1 else f"{len(replayed):,} dead letters"
@@ -125,22 +128,24 @@ class RuntimeActions:
             for task in executor.tasks:
                 collector = task.collector
                 if (collector.component, collector.task) == (letter.component, letter.task):
-                    if not self._failures.forget(letter):
-                        return False
-                    executor.request(functools.partial(_revive, task, letter))
+                    executor.request(functools.partial(self._revive, task, letter))
                     return True
         return False
+
+    def _revive(self, task: SpoutTask, letter: DeadLetter) -> None:
+        """Have a dead letter emitted again, unless it was before; the task's executor calls this.
+
+        Not before that is it forgotten: a spout that hangs or crashes calls nothing.
+        """
+        if not self._failures.forget(letter):
+            return
+        replays = task.replays
+        assert replays is not None
+        if not replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
+            task.spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)
 
     def _executors(self) -> ExecutorSet:
         executors = self._runtime.lifecycle.executors
         if executors is None or self._runtime.lifecycle.state == "stopped":
             raise ActionError("the topology does not run")
         return executors
-
-
-def _revive(task: SpoutTask, letter: DeadLetter) -> None:
-    """Have a dead letter emitted again; the task's executor calls this."""
-    replays = task.replays
-    assert replays is not None
-    if not replays.revive(letter.tup_id, letter.entry, task.collector.now_ms()):
-        task.spout.logger.warning("dead letter %r is not replayed: a tuple of this id is open", letter.tup_id)

@@ -79,7 +79,7 @@ def find_outcomes(
         since_ns = executor.step_since_ns
         busy_ms = None if since_ns is None else (now_ns - since_ns) // _NS_PER_MS
         line = short_line_of(executor, calls)
-        arrived = ((index, task.collector.arrived_outcomes()) for index, task in enumerate(executor.tasks))
+        arrived = ((index, task.arrived_outcomes()) for index, task in enumerate(executor.tasks))
         for index, outcomes in chain(arrived, executor.inbox.chunks()):
             collector = executor.tasks[index].collector
             for message_id, _, _ in outcomes:

@@ -47,6 +47,8 @@ _STATES: Final = {
     "stopped": "stopped",
 }
 
+_CALLS_WITH_OUTCOMES: Final = frozenset({"ack()", "fail()", "ack_batch()", "fail_batch()", "dead_letter()"})
+
 
 class RuntimeView:
     """The live page's source for a topology.
@@ -216,8 +218,10 @@ class RuntimeView:
             node = graph.nodes[graph.component_of(task)]
             row = components.get(node.name)
             if node.kind == "spout":
-                # A spout may wait for what comes in. But outcomes of its open trees wait for it meanwhile.
-                is_waiting = stats.state == "running" and row is not None and not row.pending
+                # A spout may wait for what comes in. But outcomes of its open trees wait for it meanwhile. A tree whose
+                # outcome it hears of is not open any more.
+                is_idle = stats.state == "running" and row is not None and not row.pending
+                is_waiting = is_idle and call.what not in _CALLS_WITH_OUTCOMES
                 return not is_waiting and hangs(call.for_ms, None, self._timeout_ms)
             # That of the calls which put one tuple into a batch or window says nothing of those that process all.
             has_tuple = call.what is not None and not call.what.endswith("()")
