@@ -170,6 +170,13 @@ def test_a_dead_letter_says_what_happened_and_where_it_came_from():
     assert letter == Outgoing(b"7", headers={**own, "acker-properties": '{"type": "t", "priority": 3}'})
 
 
+def test_the_reason_in_a_letter_is_one_that_each_broker_can_write():
+    attempt = attempt_of(7)
+    attempt.reason = Reason(ReasonKind.FAILED, exception="LookupError: no customer Ann \ud83d", attempt=3)
+    letter = dead_letter_of(attempt, "RabbitMQ queue 'jobs'", Origin(), NOON)
+    assert letter.headers["acker-reason"] == "failed: LookupError: no customer Ann \\ud83d (attempt 3)"
+
+
 def test_the_letter_of_a_copied_letter_has_nothing_of_the_old_one():
     attempt = attempt_of(7)
     attempt.delivery.headers.update({"acker-to": "old", "acker-to-key": "k", "acker-properties": "{}"})

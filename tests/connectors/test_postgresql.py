@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -14,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from acker.connectors import Outgoing
+from acker.connectors import Consumer, Outgoing
 from acker.connectors.postgresql import PostgreSQL, PostgreSQLPublisher, table_sql
 from acker.errors import ArgumentValueError, ConnectionLostError, PublishError, SourceError
 from tests.connectors.sources import (
@@ -258,6 +259,20 @@ def test_a_message_that_is_given_up_keeps_its_row(opened, add, rows):
     assert dead["dead_at"] is not None
     assert dead["reason"] == "ValueError: \\0 größe"
     assert not source.holds(first)
+
+
+def test_a_reason_that_quotes_half_an_emoji_is_kept_as_well(make, database, table, rows):
+    names = "Ann \ud83d", "Bob"
+    database(f"INSERT INTO {table} (value) VALUES (%s), (%s)", *(json.dumps(name).encode() for name in names))
+
+    def handle(message):
+        raise LookupError(f"no customer {message.value}")
+
+    Consumer(make(), decode=json.loads, attempts_max=1, dead_letters="broker").run(handle, until="empty")
+    assert [row["reason"] for row in rows()] == [
+        "failed: LookupError: no customer Ann \\ud83d (attempt 1)",
+        "failed: LookupError: no customer Bob (attempt 1)",
+    ]
 
 
 # ---- connections ----------------------------------------------------------------------------------------------------

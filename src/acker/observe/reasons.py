@@ -62,7 +62,8 @@ class Reason:
             text += f" in {self.component}" if self.task is None else f" in {self.component}[{self.task}]"
         if why := " ".join((self.exception or "").split()):
             text += ": " + why
-        return f"{text} (attempt {self.attempt})"
+        # Half an emoji, as `json.loads` makes of "\ud83d", is no UTF-8, and no broker would take its dead letter.
+        return f"{text} (attempt {self.attempt})".encode(errors="backslashreplace").decode()
 
 
 def reason_text(reason: object, missing: str | None = None) -> str:
