@@ -107,6 +107,23 @@ def test_nothing_is_given_up_without_a_connection():
     assert consumer.stats().dead_letters == 1 and broker.violations == []
 
 
+def test_a_dead_letter_that_is_confirmed_without_a_connection_is_taken_at_once():
+    """As long as nobody takes it, the thread waits for nothing, and turns without a pause until the broker is back."""
+    broker = MemoryBroker(lease_secs=60)
+    broker.publish([b"bad"])
+    source, letters = MemorySource(broker), MemoryBroker()
+    with Consumer(source, attempts_max=1, dead_letters=MemoryPublisher(letters), **QUICK) as consumer:
+        message = next(iter(consumer))
+        broker.stop()
+        wait_until(lambda: not source.connected)
+        message.fail("no lamp")
+        wait_until(lambda: consumer.stats().dead_letters == 1)
+        assert letters.left() == 1 and broker.acked == []
+        broker.start()
+        broker.wait_until(lambda broker: broker.acked)
+    assert consumer.stats().dead_letters == 1 and broker.violations == []
+
+
 def test_a_connection_that_breaks_while_messages_are_given_back_is_no_error(caplog):
     broker = MemoryBroker()
     broker.publish(b"%d" % number for number in range(5))

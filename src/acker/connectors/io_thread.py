@@ -426,9 +426,11 @@ class IoThread:
         # The broker delivers again all that the closed connection held.
         self.revoked(lambda delivery: not self._source.holds(delivery))
         deadline = time.monotonic() + wait_secs
-        # Trees end and time out meanwhile. Their acks wait.
+        # Trees end and time out meanwhile, and letters are confirmed, which would end each wait. Their acks wait.
         while not self._is_drained() and (left_secs := deadline - time.monotonic()) > 0:
-            self._wait(min(left_secs, self._take_turn(), _WAIT_SECS_MAX))
+            due_secs = self._take_turn()
+            self._send_acks()
+            self._wait(min(left_secs, due_secs, _WAIT_SECS_MAX))
 
     def _is_drained(self) -> bool:
         """Return whether the work is over: after `stop`, if nothing is open or the time to drain is up."""
