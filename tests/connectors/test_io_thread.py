@@ -557,6 +557,22 @@ def test_a_mistake_is_logged_even_if_nobody_iterates(caplog):
     assert "there is no such queue" in caplog.text
 
 
+def test_a_stop_is_told_to_the_source_at_once_though_nothing_goes_back():
+    """Else a broker that sends messages unasked would go on until the open ones are done."""
+    broker = MemoryBroker(lease_secs=60)
+    broker.publish([b"open"])
+    source = MemorySource(broker)
+    with Consumer(source, **QUICK) as consumer:
+        message = next(iter(consumer))
+        consumer.stop()
+        wait_until(lambda: source.calls["release"])
+        source.lose("poll")
+        wait_until(lambda: source.calls["release"] == 2)  # a new connection does not know of it
+        message.ack()
+    assert broker.acked == [b"open"] and broker.counts["released"] == 0
+    assert source.calls["release"] == 2 and broker.violations == []
+
+
 def test_a_stop_does_not_wait_once_everything_is_done(monkeypatch):
     """Nobody would end that wait: half a second was lost at the end of every consumer."""
     waits, wait = [], IoThread._wait

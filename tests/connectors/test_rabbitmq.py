@@ -25,6 +25,7 @@ from acker import errors
 from acker.connectors import Consumer, Outgoing, Source
 from acker.connectors.rabbitmq import RabbitMQ, RabbitMQPublisher
 from acker.connectors.rabbitmq.link import UNREADABLE, RabbitMQLink, decode_properties, explain
+from acker.testing.connectors.consumer_run import wait_until
 from tests.connectors.proxy import Proxy
 
 # No wait below is for a time; one that comes to this is a failure.
@@ -898,6 +899,22 @@ def test_messages_are_given_back_at_once_and_none_comes_again(rabbitmq, channel,
     source.release(deliveries[3:])
     source.close()
     assert left_in(channel, queue) == [b"3"]
+
+
+def test_a_stop_leaves_new_messages_to_others_while_one_is_open(rabbitmq, channel, queue):
+    def subscriptions():
+        return channel.queue_declare(queue, passive=True).method.consumer_count
+
+    put(channel, queue, [b"open"])
+    with Consumer(RabbitMQ(rabbitmq.url, queue)) as consumer:
+        message = next(iter(consumer))
+        assert subscriptions()
+        consumer.stop()
+        wait_until(lambda: subscriptions() == 0, "the subscription ends", LONG)
+        put(channel, queue, [b"new"])
+        assert left_in(channel, queue) == [b"new"]
+        message.ack()
+    assert left_in(channel, queue) == [] and consumer.stats().acked == 1
 
 
 # ---- the publisher --------------------------------------------------------------------------------------------------

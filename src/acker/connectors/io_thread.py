@@ -118,6 +118,7 @@ class IoThread:
         self._thread: threading.Thread | None = None
         # Below this line: of the I/O thread alone.
         self._is_connected = self._is_finishing = self._is_failed = False
+        self._has_released = False  # on this connection
         self._rescue_at = self._renew_at = 0.0
         self._is_until_empty = False
         self._silence = Silence()
@@ -229,7 +230,7 @@ class IoThread:
 
     def _connect(self) -> None:
         self._source.open(self, self._options.open_max)
-        self._is_connected = True
+        self._is_connected, self._has_released = True, False
         self._store.connected()
         self._renew_at = 0.0
         self._silence.begin()
@@ -316,10 +317,16 @@ class IoThread:
             return
         for attempt in self._store.failed():
             self._tell_failure(attempt)
-        if given_back := self._store.given_back():
-            if held := self._source.held(given_back):
-                self._source.release(held)
-            self._store.went_back()
+        if self._store.is_releasing:
+            self._release()
+
+    def _release(self) -> None:
+        """Give messages back. The first call tells the source that the end is near, even if there are none."""
+        held = self._source.held(self._store.given_back())
+        if held or not self._has_released:
+            self._source.release(held)
+            self._has_released = True
+        self._store.went_back()
 
     def _send_acks(self) -> None:
         done = self._store.done()

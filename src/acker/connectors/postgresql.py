@@ -247,7 +247,8 @@ class PostgreSQL(Source):
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Give messages back, due at once; this delivery does not count as an attempt."""
-        self._end(_RELEASE, deliveries, secs=0.0)
+        if deliveries:
+            self._end(_RELEASE, deliveries, secs=0.0)
 
     @property
     def can_give_up(self) -> bool:

@@ -216,7 +216,10 @@ class Source(abc.ABC):
         return ()
 
     def release(self, deliveries: Sequence[Delivery]) -> None:  # noqa: B027
-        """Give messages back that are not done, so that the broker delivers them again at once. Before `close`.
+        """Give messages back that are not done, so that the broker delivers them again at once.
+
+        It is called as soon as the consumer stops, also with no messages, and may be called again until `close`. From
+        then on `poll` has a limit of 0: a source that the broker sends messages to unasked ends its subscription here.
 
         By default nothing happens: for brokers that take back all that a closed connection held.
         """
