@@ -275,6 +275,25 @@ def test_the_prefetch_bounds_what_is_unacked(rabbitmq, channel, queue, opened, p
     assert source.poll(100, 0.3) == []
 
 
+def test_a_poll_for_the_only_message_takes_no_place_for_ever(rabbitmq, channel, queue, opened):
+    put(channel, queue, [b"%d" % number for number in range(10)])
+    source = opened(rabbitmq.url, queue, limit=3)
+    (first,) = polled(source, 1, limit=1)
+    second, _ = polled(source, 2, limit=2)
+    source.ack([second])
+    polled(source, 1, limit=1)
+    assert source.poll(2, 0.3) == [], "the first one is open, and has the third place"
+    source.ack([first])
+    polled(source, 1, limit=1)
+    assert source.poll(2, 0.3) == []
+    assert channel.queue_declare(queue, passive=True).method.message_count == 5
+    source.release([])
+    deadline = time.monotonic() + LONG
+    while channel.queue_declare(queue, passive=True).method.consumer_count:
+        assert time.monotonic() < deadline
+        source.poll(0, 0.05)
+
+
 def test_bodies_of_any_size(rabbitmq, channel, queue, opened):
     big = random.Random(1).randbytes(1_000_000) * 100
     source = opened(rabbitmq.url, queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import secrets
 import time
 import zlib
@@ -123,9 +124,10 @@ class RabbitMQ(Source):
         self._gives_up = dead_letter_exchange or "x-dead-letter-exchange" in declared
         self._link: RabbitMQLink | None = None
         self._channel: Any = None
-        self._consumer_tag = ""
+        self._consumer_tags: list[str] = []  # of the subscriptions, the latest at the end
         self._waiting_acks_max = self._most_unacked = 1
         self._subscribed = 0  # how many unacked messages the broker may send now
+        self._first_until: int | None = None  # the last tag that an ended subscription may have brought
         self._cancelled: AckerError | None = None
         self._buffer: deque[Delivery] = deque()
         # The tags of this channel that are not settled, in the order of the broker: ascending.
@@ -167,20 +169,40 @@ class RabbitMQ(Source):
         A `poll` for the only message gets no others into this process: when it ends, a quorum queue counts a delivery
         of each that was sent here. A later `poll` for more subscribes again.
         """
-        before, self._consumer_tag = self._consumer_tag, f"acker-{secrets.token_hex(8)}"
+        first = self._consumer_tags.pop() if self._consumer_tags else ""
+        first_open = next(iter(self._unsettled), None)
+        # The message of the first subscription may be open for long.
+        self._consume(link, prefetch - bool(first))
+        self._subscribed = prefetch
+        if first:
+            self._first_until = first_open
+            # If its message is settled, it may bring another one until it ends.
+            self._channel.basic_cancel(first, callback=self._on_first_ended if first_open is None else None)
+
+    def _consume(self, link: RabbitMQLink, prefetch: int) -> None:
+        self._consumer_tags.append(f"acker-{secrets.token_hex(8)}")
         try:
-            # The message of the first subscription may be open for long.
-            link.call(self._channel.basic_qos, prefetch_count=prefetch - bool(before))
-            options = {"arguments": self._arguments, "consumer_tag": self._consumer_tag}
+            link.call(self._channel.basic_qos, prefetch_count=prefetch)
+            options = {"arguments": self._arguments, "consumer_tag": self._consumer_tags[-1]}
             link.is_opening = True  # what the broker refuses here is a mistake
             link.call(self._channel.basic_consume, self._queue, self._on_message, **options)
             link.is_opening = False
         except AckerError:
             self._forget()
             raise
-        self._subscribed = prefetch
-        if before:
-            self._channel.basic_cancel(before)
+
+    def _on_first_ended(self, _method: Any) -> None:
+        self._first_until = next(reversed(self._unsettled), 0)
+
+    def _fill_first_place(self, link: RabbitMQLink) -> None:
+        """Once the message of the first subscription is settled, subscribe for one more in its place.
+
+        A subscription keeps its prefetch, and one for all places would not count what the others have brought.
+        """
+        first_open = next(iter(self._unsettled), math.inf)
+        if self._first_until is not None and first_open > self._first_until:
+            self._first_until = None
+            self._consume(link, 1)
 
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         """Take a message that pika has assembled."""
@@ -189,7 +211,9 @@ class RabbitMQ(Source):
 
     def _on_delivery(self, tag: int, is_redelivered: bool, route: bytes, properties: bytes, body: bytes) -> None:
         """Take a message that pika has not touched, and decode only those properties that the delivery needs."""
-        received = Received((self._consumer_tag, tag, is_redelivered, route), properties)
+        # With two subscriptions, it may be of the other one.
+        consumer_tag = self._consumer_tags[-1] if self._consumer_tags else ""
+        received = Received((consumer_tag, tag, is_redelivered, route), properties)
         has_names = bool(properties[0] & _HEADERS_FLAG or properties[1] & _MESSAGE_ID_FLAG)
         self._keep(tag, is_redelivered, received, body, has_names=has_names)
 
@@ -211,6 +235,8 @@ class RabbitMQ(Source):
         self._buffer.append(Delivery(key, body, headers, attempt, received, (self._channel, tag)))
 
     def _on_cancel(self, _method: Any) -> None:
+        if self._channel is None:
+            return  # The broker says it of each subscription.
         # The next `open` finds out whether the queue is gone, or another node has taken it over.
         self._cancelled = ConnectionLostError(
             f"{self.name}: the broker has cancelled this consumer: the queue was deleted, or its node is down"
@@ -224,6 +250,8 @@ class RabbitMQ(Source):
         wanted = self._most_unacked if limit > 1 or is_held else 1
         if limit and wanted > self._subscribed:
             self._subscribe(link, wanted)
+        elif limit:
+            self._fill_first_place(link)
         if not (limit and self._buffer):
             deadline = time.monotonic() + wait_secs
             # Nothing comes that these acks could wait for.
@@ -256,8 +284,9 @@ class RabbitMQ(Source):
         """Drop what belongs to a channel that is gone; from now on `holds` says so."""
         self._channel = None
         self._cancelled = None
-        self._consumer_tag = ""
+        self._consumer_tags.clear()
         self._subscribed = 0
+        self._first_until = None
         self._buffer.clear()
         self._unsettled.clear()
         self._done.clear()
@@ -309,10 +338,11 @@ class RabbitMQ(Source):
         """Give messages back, and take no more: the broker would send the same ones again."""
         if self._link is None or self._channel is None or not self._channel.is_open:
             return
-        if self._consumer_tag:
+        if self._consumer_tags:
             self._link.take_deliveries(None)  # pika gives back what comes until the broker has heard
-            self._channel.basic_cancel(self._consumer_tag)
-            self._consumer_tag = ""
+        while self._consumer_tags:
+            self._channel.basic_cancel(self._consumer_tags.pop())
+        self._first_until = None
         for delivery in (*deliveries, *self._buffer):
             if (tag := self._settled(delivery)) is not None:
                 self._channel.basic_nack(tag, requeue=True)
