@@ -431,6 +431,28 @@ def test_an_attempt_that_was_drawn_and_not_handed_out_is_offered_again():
     assert store.take() is None
 
 
+def test_nothing_is_kept_of_what_the_broker_has_taken_back():
+    """Else each new connection would add as many bodies, as long as all threads are busy."""
+    store = store_of(backoff_secs=60, backoff_secs_max=60)
+    store.accept([delivery_of(number) for number in range(10)])
+    for _ in range(4):
+        failed = store.take(0)
+        store.end(failed.message_id, Reason(ReasonKind.FAILED))
+    for failed in store.failed():
+        store.wait(failed, 60.0)
+    heard = []
+    store.listen(lambda: heard.append(store.ready.qsize()))
+    store.revoke(lambda delivery: delivery.receipt % 2 == 0)
+    assert (len(store), store.retrying, store.ready.qsize()) == (5, 2, 3)
+    assert heard == [3], "a coroutine may have found the queue empty"
+    store.retry_due(math.inf)
+    assert [store.take(0).delivery.receipt for _ in range(5)] == [5, 7, 9, 1, 3]
+    store.accept([delivery_of(2)])
+    store.close()
+    store.revoke(lambda _: True)
+    assert store.ready.get(False) is None, "the end is told to whoever waits"
+
+
 def test_an_end_whose_wake_up_was_swallowed_is_noticed(monkeypatch):
     monkeypatch.setattr("acker.connectors.message_store._LOOK_SECS", 0.01)
     store = store_of()

@@ -671,7 +671,22 @@ class MessageStore:
             if attempt.state == "done":
                 self._done.remove(attempt)
             self._forget(attempt)
+        if revoked:
+            self._drop_ended()
         self._leave(revoked)  # now that none of them can go on
+
+    def _drop_ended(self) -> None:
+        """Let go of ended attempts that wait, which would keep their bodies until a thread, or their time, comes."""
+        self._waiting = [each for each in self._waiting if each[2].state == "waiting"]
+        heapq.heapify(self._waiting)
+        found: list[Attempt | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.ready.get(False))
+        for attempt in found:
+            if attempt is None or attempt.state == "ready":
+                self.ready.put(attempt)
+        self._notify()  # somebody may have found it empty meanwhile
 
     def release(self, attempts: Sequence[Attempt]) -> None:
         """Forget attempts whose deliveries go back to the broker; see `given_back`."""
