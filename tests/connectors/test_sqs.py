@@ -133,12 +133,21 @@ def test_what_a_delivery_says(opened, client, queue_url):
     assert (again.key, again.value, again.attempt) == (delivery.key, delivery.value, 2)
 
 
-def test_an_attribute_of_someone_else_is_a_header(opened, client, queue_url):
+@pytest.mark.parametrize("body", ["no base64 at all", "Grüße"])
+def test_an_attribute_of_someone_else_is_a_header(opened, client, queue_url, body):
     encoding = {"Content-Transfer-Encoding": {"DataType": "String", "StringValue": "base64"}}
-    client.send_message(QueueUrl=queue_url, MessageBody="no base64 at all", MessageAttributes=encoding)
+    client.send_message(QueueUrl=queue_url, MessageBody=body, MessageAttributes=encoding)
     (delivery,) = take(opened(), 1)
-    assert delivery.value == b"no base64 at all"
+    assert delivery.value == body.encode()
     assert delivery.headers == {"Content-Transfer-Encoding": "base64"}
+
+
+def test_headers_that_no_publisher_of_acker_has_written_are_one_header(opened, client, queue_url):
+    deep = "[" * 100_000
+    attributes = {"acker-headers": {"DataType": "String", "StringValue": deep}}
+    client.send_message(QueueUrl=queue_url, MessageBody="lamp", MessageAttributes=attributes)
+    (delivery,) = take(opened(), 1)
+    assert (delivery.value, delivery.headers) == (b"lamp", {"acker-headers": deep})
 
 
 # ---- leases ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -353,14 +352,16 @@ class SQSPublisher(Publisher):
 def _message_of(message: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the value and the headers of a message."""
     headers = {name: _header_of(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # There is none, or it is somebody else's.
+    with contextlib.suppress(
+        KeyError, TypeError, ValueError, RecursionError
+    ):  # There is none, or it is somebody else's.
         headers |= json.loads(headers[_HEADERS])
         del headers[_HEADERS]
     body = message["Body"]
     if headers.get(_ENCODING[0]) == _ENCODING[1]:
         try:
             value = b"" if body == _EMPTY else base64.b64decode(body, validate=True)
-        except binascii.Error:  # Somebody else's attribute.
+        except ValueError:  # Somebody else's attribute.
             return body.encode(), headers
         del headers[_ENCODING[0]]
         return value, headers
