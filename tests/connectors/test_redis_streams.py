@@ -493,6 +493,22 @@ def test_a_group_that_vanishes_is_made_anew_and_told(client, stream, opened, cap
     source.close()
 
 
+@pytest.mark.parametrize("method", ["extend", "release"])
+def test_a_stream_that_vanishes_while_a_consumer_is_full_is_made_anew(client, stream, opened, caplog, method):
+    """Then no read tells of it, but a lease that is renewed or ended."""
+    add(client, stream, 2)
+    source = opened()
+    found = take(source, 2)
+    client.delete(stream)
+    with pytest.raises(ConnectionLostError, match="no such key"):
+        getattr(source, method)(found)
+    source.close()
+    source.open(source._leases._events, 100)
+    assert "was gone and is created again" in caplog.text
+    assert all(map(source.holds, found)), "they exist in this process alone"
+    assert not getattr(source, method)(found)
+
+
 def test_a_group_that_was_destroyed_delivers_again(client, stream, opened):
     add(client, stream, 2)
     source = opened()

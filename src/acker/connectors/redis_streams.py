@@ -46,7 +46,7 @@ _PASSING: Final = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
 )
-_PASSING_CODES: Final = ("BUSY ", "MISCONF", "NOGROUP", "NOREPLICAS", "UNBLOCKED")
+_PASSING_CODES: Final = ("BUSY ", "MISCONF", "NOGROUP", "NOREPLICAS", "UNBLOCKED", "no such key")
 
 # Sets the idle time of the entries that still belong to this consumer. Answers for each id: 1 it does, 0 someone else
 # has it or will get it, 2 it is neither pending nor in the stream, 3 it was delivered and is pending for nobody. XCLAIM
