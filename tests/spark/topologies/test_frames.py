@@ -6,16 +6,20 @@ import datetime as dt
 import logging
 import os
 import uuid
+from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from acker.errors import TopologyError
+from acker.spark import read_state
 from acker.spark.topologies import micro_batches
 from acker.spark.topologies.frames import number_of
-from acker.topology import Bolt, Grouping, ReliableSpout, Spout, Topology
+from acker.topology import Bolt, Grouping, ReliableSpout, Spout, StatefulBolt, Topology
 from tests.spark.topologies.both import is_first, note, run_spark
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -224,6 +228,53 @@ class InFiles(Rows):
     def frame(self, spark, conf):
         lines = spark.readStream.option("maxFilesPerTrigger", 1).text(conf["user.files"])
         return lines.select(F.col("value").cast("long").alias("n"), F.concat(F.lit("w"), "value").alias("word"))
+
+
+class InAnyOrder(InFiles):
+    """The same, in another order each time that a file is read, as behind a shuffle on a cluster."""
+
+    def frame(self, spark, conf):
+        return InFiles.frame(self, spark, conf).mapInArrow(turned(conf["user.files"]), "n long, word string")
+
+
+def turned(folder):
+    def turn(batches):
+        for batch in batches:
+            reads = Path(folder, f"_reads of {batch.column(0)[0]}")  # hidden from Spark
+            with reads.open("a") as log:
+                log.write("x")
+            rows = np.roll(np.arange(batch.num_rows), reads.stat().st_size)
+            yield batch.take(pa.array(rows))
+
+    return turn
+
+
+class CountsFirst(StatefulBolt):
+    """Leaves a trace of what it fails."""
+
+    def process(self, tup):
+        self.state[tup.n] = self.state.get(tup.n, 0) + 1
+        if tup.n in {5, 8}:
+            raise ValueError(f"no {tup.n}")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_rows_in_another_order_the_second_time_are_all_counted(spark, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, (begin, end) in enumerate([(0, 3), (3, 12)]):
+        (folder / f"{number}.txt").write_text("".join(f"{n}\n" for n in range(begin, end)))
+        os.utime(folder / f"{number}.txt", (number, number))
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "0 seconds", "until": 10}
+    conf = {"user.files": str(folder)}
+    end = run_spark(topology_of(InAnyOrder, CountsFirst), spark, tmp_path / "run", conf, **options)
+    good = [n for n in range(12) if n not in {5, 8}]
+    assert sorted(key[3] for key in end.of("rows") if key[2] == "acked") == good
+    counted = Counter()
+    for state in read_state(tmp_path / "checkpoint")["picky"]:
+        counted.update(state)
+    assert counted == dict.fromkeys(good, 1)
 
 
 @pytest.mark.slow

@@ -199,12 +199,10 @@ class MicroBatchJob:
 
     def evaluate(self, excluded: frozenset[int], seed: bytes) -> MicroBatchResult:
         """Run the micro-batch without the trees of some root ids."""
-        if not self._is_persisted and (excluded or self._is_first):
+        if excluded or self._is_first:
             # Not at first: most micro-batches need one evaluation, and a small one would take half as long again. But
             # micro-batch 0 has all rows of the DataFrames that are no streams: to read them again takes longer.
-            self._is_persisted = True
-            self._kept = self._kept.persist()
-            self._failed_before = self._read_failed()
+            self.keep_rows()
         plan = replace(self._plan, excluded=excluded | self._failed_before, seed=seed)
         is_distributed = self._is_distributed and plan.trees_max is None
         rows = _run_stages(self._kept, plan, self._first, plan.stages.last)
@@ -222,6 +220,18 @@ class MicroBatchJob:
                 raise
             raise RuntimeStateError(why_died(plan, str(self._spark.sparkContext.master))) from error
         return _read_result(batches if is_distributed else run(iter(batches)), plan.graph)
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether the next evaluation reads rows of DataFrames again: in another order they have other root ids."""
+        return self._is_distributed and not self._is_persisted
+
+    def keep_rows(self) -> None:
+        """Keep the rows as the next evaluation reads them, for those that follow."""
+        if not self._is_persisted:
+            self._is_persisted = True
+            self._kept = self._kept.persist()
+            self._failed_before = self._read_failed()
 
     def _read_failed(self) -> frozenset[int]:
         """Return the root ids of the trees that have failed before the first stateful bolt: they need not reach it."""

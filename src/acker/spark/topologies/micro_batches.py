@@ -346,6 +346,10 @@ class MicroBatches:
                     job = MicroBatchJob(self._spark, replace(plan, trees_max=None), *arguments)
                     continue
                 new = {tree.root_id: tree for tree in result.failed}
+                if result.touched and job.reads_again:
+                    # What failed is found again among the rows that are kept.
+                    job.keep_rows()
+                    new = {root_id: tree for root_id, tree in new.items() if tree.task == _DRIVER}
                 failed.update(new)
                 if not result.touched:
                     return result, failed
