@@ -1,6 +1,7 @@
 """Requests as jobs, with FastAPI on a real uvicorn, and httpx."""
 
 import asyncio
+import contextlib
 import threading
 
 import fastapi
@@ -155,6 +156,36 @@ def test_background_tasks_are_a_part_of_their_request(replies, shop, client, end
     else:
         jobs.wait(PATIENCE_SECS)
         assert shop.done == ["late"]
+
+
+@pytest.mark.parametrize("error", [None, OSError("no post")])
+def test_a_request_that_fails_its_part_itself_is_answered_as_usual(replies, error):
+    """The server sees what the application raises, and nothing else."""
+    answer = [{"type": "http.response.start", "status": 200, "headers": []}, {"type": "http.response.body"}]
+
+    async def app(scope, receive, send):
+        current().fail("no lamp")
+        for event in answer:
+            await send(event)
+        if error is not None:
+            raise error
+
+    async def send(event):
+        sent.append(event)
+
+    with tree(replies) as jobs:
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/pack",
+            "headers": [(b"acker-token", jobs.token().encode())],
+        }
+    sent = []
+    with contextlib.nullcontext() if error is None else pytest.raises(OSError, match="no post"):
+        asyncio.run(AckerMiddleware(app, replies)(scope, None, send))
+    assert sent == answer
+    with pytest.raises(JobsError, match="POST /pack: no lamp"):
+        jobs.wait(PATIENCE_SECS)
 
 
 @pytest.mark.parametrize("status", [500, 503, 404])

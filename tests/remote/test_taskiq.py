@@ -1,18 +1,20 @@
 """taskiq with real workers and brokers: the kit for task queues, and what only taskiq has."""
 
 import asyncio
+import contextlib
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import taskiq.exceptions
-from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqMiddleware
+from taskiq import AckableMessage, InMemoryBroker, SimpleRetryMiddleware, TaskiqMiddleware
 from taskiq.formatters.proxy_formatter import ProxyFormatter
+from taskiq.receiver import Receiver
 
 import acker.remote.taskiq
 from acker import ArgumentTypeError, ArgumentValueError, JobsError, RuntimeStateError
-from acker.remote import MemoryReplies, runs, tree
+from acker.remote import MemoryReplies, current, runs, tree
 from acker.testing.remote import QueueContract, QueueHarness
 from tests.remote.shops import RedisShop, opened
 
@@ -176,6 +178,33 @@ def test_a_task_that_raises_fails_the_tree():
     orders = Orders()
     with pytest.raises(JobsError, match="fails: LookupError: no lamp"):
         orders.run(lambda: orders.fails.kiq(1))
+
+
+@pytest.mark.parametrize("end", ["ack", "fail"])
+def test_a_task_that_ends_its_part_itself_is_acked_and_its_result_saved(end, monkeypatch):
+    kicked, acked = [], []
+
+    async def kick(_, message):
+        kicked.append(message.message)
+
+    async def ends_itself():
+        getattr(current(), end)()
+        return "packed"
+
+    async def send():
+        sent = await task.kiq()
+        message = AckableMessage(data=kicked[0], ack=lambda: acked.append(sent.task_id))
+        await Receiver(orders.broker, run_startup=False).callback(message)
+        assert acked == [sent.task_id]
+        assert (await sent.get_result()).return_value == "packed"
+
+    monkeypatch.setattr(InMemoryBroker, "kick", kick)
+    orders = Orders()
+    task = orders.broker.register_task(ends_itself, "ends_itself")
+    with (
+        contextlib.nullcontext() if end == "ack" else pytest.raises(JobsError, match="ends_itself: no reason was given")
+    ):
+        orders.run(send)
 
 
 def test_a_task_that_wants_no_result_is_done_and_one_that_a_schedule_repeats_is_not():

@@ -160,6 +160,19 @@ def test_a_job_that_has_reported_gives_no_token(replies):
     jobs.wait(PATIENCE_SECS)
 
 
+@pytest.mark.parametrize("reason", [None, "no post"])
+def test_a_job_that_its_work_has_ended_is_not_ended_again_by_its_queue(replies, reason):
+    with tree(replies) as jobs:
+        token = jobs.token()
+    part = job(token, replies, "pack")
+    part.fail("no lamp")
+    assert part.is_ended
+    part.finish(reason)
+    with pytest.raises(JobsError, match="pack: no lamp"):
+        jobs.wait(PATIENCE_SECS)
+    assert (replies.counts.reports, replies.counts.duplicates) == (1, 0)
+
+
 def test_a_job_whose_send_may_have_been_lost_fails(replies):
     with tree(replies) as jobs:
         token = jobs.token()

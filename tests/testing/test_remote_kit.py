@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from acker import TokenError, UnattributedError
+from acker import TokenError, TupleStateError, UnattributedError
 from acker.remote import MemoryReplies, current, detached, job
 from acker.remote.jobs import DETACHED
 from acker.testing.remote import SCENARIOS, QueueContract, QueueHarness, perform
@@ -77,6 +77,22 @@ class EarlyHarness(ThreadsHarness):
         perform(plan, self.send)
 
 
+class StubbornHarness(ThreadsHarness):
+    """It ends parts that have ended."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.pool = ThreadPoolExecutor(1)
+
+    def work(self, plan, token):
+        with self.part(token) as part:
+            perform(plan, self.send)
+            try:
+                part.ack()
+            except TupleStateError as error:
+                self.told.append(repr(error))
+
+
 class UntrackedHarness(ThreadsHarness):
     """What jobs send has no token."""
 
@@ -108,6 +124,7 @@ class TestThreads(QueueContract):
     [
         (EarlyHarness, "a_tree_ends_with_its_last_grandchild"),
         (EarlyHarness, "a_job_that_raises_fails_the_tree"),
+        (StubbornHarness, "a_job_that_fails_its_part_itself_fails_the_tree"),
         (UntrackedHarness, "a_tree_is_open_while_a_grandchild_runs"),
         (UntrackedHarness, "a_thread_that_outlives_its_job_sends_nothing"),
     ],

@@ -78,10 +78,10 @@ class AckerMiddleware:
                 await self._app(scope, receive, watch)
         except Exception as error:
             if is_whole and status in _OK:
-                await asyncio.to_thread(job.fail, error)
+                await asyncio.to_thread(job.finish, error)
             raise
         else:
             if is_whole and status in _OK:
-                await asyncio.to_thread(job.ack)
+                await asyncio.to_thread(job.finish)
         finally:
             job.abandon()

@@ -161,11 +161,11 @@ def _token_in(request: Any) -> str | None:
 def _end(found: Job, state: str | None, outcome: object, *, is_replaced: bool, acks_late: bool) -> None:
     """Report how a task has ended; a retry and a replacement are tasks that it has sent."""
     if state in (states.SUCCESS, states.RETRY) or (state == states.IGNORED and is_replaced):
-        found.ack()
+        found.finish()
     elif state is None or (isinstance(outcome, Reject) and outcome.requeue and acks_late):
         found.abandon()  # the process ends, or the task was put back: it runs again
     else:
-        found.fail(outcome if outcome is not None else state)
+        found.finish(outcome if outcome is not None else state)
 
 
 class _TaskSender:

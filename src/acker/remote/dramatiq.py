@@ -113,10 +113,7 @@ class _Ends(Middleware):
         if run is None or run.job is None:
             return  # a message of the queue for later is acked when it was sent to the other one
         self._running.pop(run.job, None)
-        if reason is None:
-            run.job.ack()
-        else:
-            run.job.fail(reason)
+        run.job.finish(reason)
 
 
 class _MessageSender:

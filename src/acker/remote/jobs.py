@@ -163,6 +163,18 @@ class Job:
         """
         self.end(reason_text(reason))
 
+    def finish(self, reason: object = None) -> None:
+        """End as `ack` does, or with a reason as `fail` does; do nothing if the work has ended this job itself.
+
+        Integrations of task queues call it, as the queue has to end its own job in any case.
+
+        Parameters
+        ----------
+        reason : str or exception, optional
+            Why it has failed; None if it is done.
+        """
+        self._try_end(None if reason is None else reason_text(reason))
+
     def abandon(self) -> None:
         """End without a report, since the queue will run the job again; do nothing if it has ended."""
         with self._lock:
@@ -179,21 +191,32 @@ class Job:
         does not answer, it does not even try once that time is over: so of many jobs that end meanwhile, not each waits
         for the server.
         """
+        if not self._try_end(reason, until):
+            raise TupleStateError(f"{self!r} has ended before: a job is acked or failed once")
+
+    def _try_end(self, reason: str | None, until: float | None = None) -> bool:
+        """End as `end` does; return False if it has ended before."""
         self._refuse_fork()
         with self._lock:
             if self._is_ended:
-                raise TupleStateError(f"{self!r} has ended before: a job is acked or failed once")
+                return False
             self._is_ended = True
         reason = self._not_sent if reason is None else reason
         if reason is None:
             self._report(ReportKind.OK, until, names=tuple(self._names) if any(self._names) else ())
         else:
             self._report(ReportKind.FAIL, until, f"{self.name}: {reason}" if self.name else reason)
+        return True
 
     def reset_timeout(self) -> None:
         """Give the tree its whole timeout again, for work that takes long and makes progress."""
         self._refuse_fork()
         self._report(ReportKind.MORE_TIME)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has reported, or was abandoned."""
+        return self._is_ended
 
     @property
     def alive(self) -> bool:
@@ -256,13 +279,11 @@ class Job:
         self._before = None
         if self._is_ended or self._process != os.getpid():
             return
-        if error is None:
-            self.ack()
-        elif isinstance(error, PROGRAM_ENDS):
+        if isinstance(error, PROGRAM_ENDS):
             log.info("%r ends without a report, since its work was ended by %s", self, exception_text(error))
             self.abandon()
         else:
-            self.fail(error)
+            self.finish(error)
 
     def __repr__(self) -> str:
         return f"<Job {self.name or 'without a name'}, {'ended' if self._is_ended else 'open'}>"

@@ -83,7 +83,7 @@ class Job(rq.job.Job):
     def _handle_success(self, *args: Any, **options: Any) -> Any:
         run = self._runs.end(id(self))
         if run is not None and run.job is not None:
-            run.job.ack()
+            run.job.finish()
         return super()._handle_success(*args, **options)
 
     def _handle_failure(self, exc_string: str, *args: Any, **options: Any) -> Any:
@@ -92,7 +92,7 @@ class Job(rq.job.Job):
         if run is None:
             self._runs.fail(self._token, self.func_name or "a job", lines[-1])  # of a process that is gone
         elif run.job is not None:
-            run.job.fail(lines[-1])
+            run.job.finish(lines[-1])
         return super()._handle_failure(exc_string, *args, **options)
 
     def _handle_retry_result(self, *args: Any, **options: Any) -> Any:
@@ -113,8 +113,8 @@ class Job(rq.job.Job):
     def _hand_on(self) -> None:
         run = self._runs.end(id(self))
         if run is not None and run.job is not None:
-            self._set_token(run.job.token(self.func_name or "a job"))
-            run.job.ack()
+            self._set_token(self._runs.token(run.job, self._token, self.func_name or "a job"))
+            run.job.finish()
 
     @property
     def _token(self) -> str | None:

@@ -120,6 +120,8 @@ class Runs:
             return old  # of a message that the queue itself sends once more
         if part is DETACHED:
             return None
+        if old is not None and isinstance(part, Job) and part.is_ended:
+            return old  # a retry of a run that has ended its part itself: the first report counts
         self._has_minted = True
         return part.token(name)
 

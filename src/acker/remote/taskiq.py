@@ -118,7 +118,7 @@ class _TaskEnds(taskiq.TaskiqMiddleware):
             return
         has_retry = self._running.pop(run.job, None) is None
         has_failed = result.is_err and not has_retry and not wants_no_result
-        report = partial(run.job.fail, result.error or "it failed") if has_failed else run.job.ack
+        report = partial(run.job.finish, (result.error or "it failed") if has_failed else None)
         # Not on the loop, since a report waits for the server; nor in its threads, which tasks may all be using.
         self._threads = self._threads or ThreadPoolExecutor(thread_name_prefix="acker reports of taskiq")
         await asyncio.get_running_loop().run_in_executor(self._threads, report)

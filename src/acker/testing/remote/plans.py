@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from acker.remote import detached
+from acker.remote import current, detached
 
 _LOOK_SECS: Final = 0.02
 _HANG_SECS: Final = 600.0
@@ -40,7 +40,8 @@ class JobPlan:
     waits : bool
         Whether it waits until `JobNotes.open` lets it end.
     ends : str
-        ``"returns"``, ``"raises"``, ``"exits"``, ``"is killed"`` or ``"hangs"``.
+        ``"returns"``, ``"raises"``, ``"exits"``, ``"is killed"`` or ``"hangs"``; ``"fails its part"``: it calls
+        `acker.remote.Part.fail` itself, and returns; ``"fails its part and raises"``.
     fails : int
         So many runs end in this way, and later ones return. 0: all.
     """
@@ -153,7 +154,11 @@ def _send_all(plan: JobPlan, run: int, send: Callable[[Any], object]) -> None:
 
 
 def _end(how: str) -> None:
-    if how == "raises":
+    if how.startswith("fails its part"):
+        part = current()
+        assert part is not None
+        part.fail("no lamp")
+    if how.endswith("raises"):
         raise ValueError("no lamp")
     if how == "exits":
         raise SystemExit(3)

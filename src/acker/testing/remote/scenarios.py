@@ -189,6 +189,24 @@ def a_job_that_raises_fails_the_tree(run: _ScenarioRun) -> None:
 
 
 @_scenario
+def a_job_that_fails_its_part_itself_fails_the_tree(run: _ScenarioRun) -> None:
+    """With its reason; and for the queue it is a job like any other, so the worker logs no error of acker."""
+    assert "no lamp" in run.failure(run.plan(ends="fails its part"))
+    run.until("done", "job")
+    assert run.finish(run.plan("next"))["next"] == 1
+    assert "TupleStateError" not in run.harness.log, run.harness.log
+
+
+@_scenario
+def a_job_that_fails_its_part_itself_and_raises_is_run_again(run: _ScenarioRun) -> None:
+    """As the queue does with any job that raises, though the tree has failed."""
+    plan = run.plan(ends="fails its part and raises", fails=1)
+    assert "no lamp" in run.failure(plan, run.harness.send_with_retries, 1)
+    run.until("done", "job")
+    assert run.notes.counted("begun")["job"] == 2
+
+
+@_scenario
 def a_job_that_is_too_old_fails_the_tree(run: _ScenarioRun) -> None:
     """It never ran."""
     assert run.failure(run.plan(), run.harness.send_expired)
@@ -408,6 +426,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     a_retry_is_awaited_and_so_is_what_the_runs_before_it_sent,
     a_job_that_uses_up_its_retries_fails_the_tree,
     a_job_that_raises_fails_the_tree,
+    a_job_that_fails_its_part_itself_fails_the_tree,
+    a_job_that_fails_its_part_itself_and_raises_is_run_again,
     a_job_that_is_too_old_fails_the_tree,
     a_job_that_is_revoked_fails_the_tree,
     a_job_that_no_worker_knows_fails_the_tree,
