@@ -267,6 +267,69 @@ def test_a_service_that_is_not_there_fails_the_tree(replies):
         jobs.wait(PATIENCE_SECS)
 
 
+class Service(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """A transport below the one with tokens, with an answer for each request."""
+
+    def __init__(self, status=200, body=(), **headers):
+        self.answer = status, body, headers
+
+    def handle_request(self, request):
+        status, body, headers = self.answer
+        return httpx.Response(status, headers=headers, stream=body or httpx.ByteStream(b""))
+
+    async def handle_async_request(self, request):
+        return self.handle_request(request)
+
+
+class CutBody(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that ends in an error."""
+
+    def __iter__(self):
+        yield b"half"
+        raise httpx.ReadTimeout("no more")
+
+    async def __aiter__(self):
+        for chunk in self:
+            yield chunk
+
+
+def test_an_answer_that_cannot_be_read_fails_the_tree(replies):
+    transport = AckerTransport(Service(body=CutBody()))
+    with httpx.Client(transport=transport) as client, tree(replies) as jobs, pytest.raises(httpx.ReadTimeout):
+        client.post("http://x/pack")
+    with pytest.raises(JobsError, match="POST x/pack raised ReadTimeout: no more"):
+        jobs.wait(PATIENCE_SECS)
+
+
+def test_an_answer_that_a_coroutine_cannot_read_fails_the_tree(replies):
+    async def main():
+        async with httpx.AsyncClient(transport=AsyncAckerTransport(Service(body=CutBody()))) as client:
+            with tree(replies) as jobs, pytest.raises(httpx.ReadTimeout):
+                await client.post("http://x/pack")
+            return jobs
+
+    with pytest.raises(JobsError, match="POST x/pack raised ReadTimeout: no more"):
+        asyncio.run(main()).wait(PATIENCE_SECS)
+
+
+def test_code_that_stops_to_read_an_answer_fails_nothing(replies):
+    client = httpx.Client(transport=AckerTransport(Service(body=CutBody())))
+    with client, tree(replies) as jobs, client.stream("POST", "http://x/pack") as response:
+        assert next(response.iter_raw()) == b"half"
+    with pytest.raises(TimeoutError, match="POST x/pack"):  # it waits for the service
+        jobs.wait(0)
+
+
+@pytest.mark.parametrize(("status", "fails"), [(304, True), (307, False)])
+def test_an_answer_that_is_no_redirect_and_not_2xx_fails_the_tree(replies, status, fails):
+    service = Service(status, **({} if fails else {"location": "http://x/post"}))
+    with httpx.Client(transport=AckerTransport(service)) as client, tree(replies) as jobs:
+        assert client.post("http://x/pack").status_code == status
+    error, text = (JobsError, "was answered with 304") if fails else (TimeoutError, "POST x/pack")
+    with pytest.raises(error, match=text):
+        jobs.wait(0)
+
+
 @pytest.mark.slow
 def test_coroutines_have_a_transport_too(replies, shop):
     async def main():
