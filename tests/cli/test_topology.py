@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -244,6 +245,29 @@ def test_options_reach_the_topology(invoke, folder) -> None:
     assert answer.output.splitlines()[-2].endswith(" 10 timed out.")
 
 
+def test_a_run_does_not_begin_if_its_report_may_not_be_written(invoke, folder, monkeypatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    answer = invoke("run", "jobs:Fine", "--report", "r.json")
+    assert (answer.exit_code, answer.output) == (2, "acker: --report r.json cannot be written: Permission denied\n")
+
+
+def test_a_report_that_cannot_be_written_keeps_no_other_from_it(invoke, folder, monkeypatch) -> None:
+    write = acker.cli.topology.write_report
+
+    def fill_up(result, graph, path, *more) -> None:
+        if path.name == "full.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(result, graph, path, *more)
+
+    monkeypatch.setattr(acker.cli.topology, "write_report", fill_up)
+    both = ("--report", "full.json", "--report", "r.json")
+    answer = invoke("run", "jobs:Fine", *both)
+    assert answer.exit_code == 2
+    assert answer.output.endswith("report: full.json was not written: No space left on device\nreport: r.json\n")
+    assert json.loads((folder / "r.json").read_text())["outcome"] == "drained"
+    assert invoke("run", "jobs:Fails", "--no-restart", *both).exit_code == 1
+
+
 def test_states_are_kept_in_a_file(invoke, folder) -> None:
     for count in (10, 20):
         assert invoke("run", "jobs:Stateful", "--until", "drained", "--state", "counts").exit_code == 0
@@ -282,6 +306,10 @@ def test_an_error_ends_with_1_and_is_shown(invoke) -> None:
         (["run", "Fine"], "'Fine' names no topology: write MODULE:TOPOLOGY, such as wordcount:WordCount"),
         (["graph", "jobs:Works"], "jobs:Works is the class Works and no subclass of acker.topology.Topology: "),
         (["graph", "jobs:Fine", "--output", "fine.png"], "--output fine.png: name it *.dot, *.html or *.mmd, or say"),
+        (["graph", "jobs:Fine", "--output", "jobs.py/fine.dot"], "fine.dot cannot be written: its folder is a file"),
+        (["run", "jobs:Fine", "--report", "jobs.py/r.json"], "jobs.py/r.json cannot be written: its folder is a file"),
+        (["run", "jobs:Fine", "--report", "jobs.py/a/r.json"], "jobs.py/a/r.json cannot be written: Not a directory"),
+        (["run", "jobs:Fine", "--report", "."], "File '.' is a directory"),
     ],
 )
 def test_what_cannot_be_is_a_usage_error(invoke, folder, arguments, text) -> None:

@@ -42,7 +42,8 @@ Exit codes:
     0  success: drained, --until reached, or stopped by one Ctrl-C; the last
        line counts trees that failed, timed out or were still open
     1  the topology ended with an error
-    2  wrong usage: no such topology, a wrong definition, or an unknown option
+    2  wrong usage: no such topology, a wrong definition, an unknown option, or
+       a report that cannot be written
     3  a task hung in user code and was abandoned; its stack is shown
     4  a package or a JDK is missing, or Spark did not start
   130  interrupted: a second Ctrl-C stopped it without draining
@@ -84,7 +85,8 @@ GRAPH_EXIT_CODES = """
 \b
 Exit codes:
     0  success
-    2  wrong usage: no such topology, or a wrong definition
+    2  wrong usage: no such topology, a wrong definition, or an output that
+       cannot be written
 """
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -171,7 +173,7 @@ _ui_values_option = click.option("--ui-values", is_flag=True, help="Let the live
 @click.option(
     "--report",
     "reports",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
     multiple=True,
     metavar="FILE",
     help="Write a report, .html or .json. May be repeated.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -73,6 +75,8 @@ def main(
     from acker.local.run import stop_on_signals
 
     topology = load(name)
+    for report in reports:
+        _make_folder(report)
     # In a file or a pipe, lines need not be folded at 80.
     console = Console(width=None if sys.stdout.isatty() else 120)
     _log_to(console)
@@ -99,10 +103,8 @@ def main(
     if result.restarts and not result.restart_pending:
         _say(console, f"the last restart was after {result.last_crash}", "yellow")
     _show(result, console)
-    for report in reports:
-        write_report(result, runtime.graph, report, *runtime.live.recorded())
-        _say(console, f"report: {report}")
-    return exit_code(result)
+    is_written = _write_reports(reports, result, runtime, console)
+    return exit_code(result) or (0 if is_written else 2)
 
 
 def page_of(ui: str | None, *, values: bool) -> LivePage | None:
@@ -161,6 +163,37 @@ def exit_code(report: RunReport) -> int:
     return 3 if report.abandoned else 0
 
 
+def _make_folder(report: Path) -> None:
+    """Make the folder of a report, so that the run does not begin if it cannot be written."""
+    try:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        may_write = os.access(report if report.exists() else report.parent, os.W_OK)
+    except OSError as error:
+        raise UsageError(f"--report {report} cannot be written: {_why(error)}") from error
+    if not may_write:
+        raise UsageError(f"--report {report} cannot be written: {os.strerror(errno.EACCES)}")
+
+
+def _write_reports(reports: tuple[Path, ...], result: RunReport, runtime: LocalRuntime, console: Console) -> bool:
+    """Write all reports that can be written; return whether these are all."""
+    is_written = True
+    for report in reports:
+        try:
+            write_report(result, runtime.graph, report, *runtime.live.recorded())
+        except OSError as error:  # the disk is full, or the folder is gone
+            is_written = False
+            _say(console, f"report: {report} was not written: {_why(error)}", "red")
+        else:
+            _say(console, f"report: {report}")
+    return is_written
+
+
+def _why(error: OSError) -> str | None:
+    """Return why a file cannot be written."""
+    # `mkdir` says "File exists" where a part of the path is a file.
+    return "its folder is a file" if isinstance(error, FileExistsError) else error.strerror
+
+
 def write_report(
     report: RunReport,
     graph: Graph,
@@ -196,8 +229,11 @@ def draw(name: str, *, how: str | None, output: Path | None, environment: str | 
     if output is None:
         sys.stdout.write(text)
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--output {output} cannot be written: {_why(error)}") from error
     return 0
 
 
