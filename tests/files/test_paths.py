@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from pyarrow import fs
 
 from acker._files.paths import list_files
 from acker.errors import ArgumentTypeError, ArgumentValueError
@@ -161,6 +162,21 @@ def test_a_file_that_is_named_is_read_though_its_log_does_not_hold_it(sink):
         assert named([f"{sink}/sink/a"]) == [f"{sink}/sink/a"]
     with pytest.warns(UserWarning, match=rf"{sink}/sink/left is named, .* not in {sink}/sink/_spark_metadata"):
         assert named([f"{sink}/sink/left"]) == [f"{sink}/sink/left"]
+
+
+def test_the_log_of_a_file_sink_is_followed_on_a_part_of_a_filesystem(sink):
+    part = fs.SubTreeFileSystem(str(sink), fs.LocalFileSystem())
+    assert named("", filesystem=part) == [f"{sink}/{name}" for name in ("plain/c", "sink/a", "sink/day=1/b")]
+    assert named(["sink//a", "./sink/a"], filesystem=part) == [f"{sink}/sink/a"]
+    with pytest.raises(ArgumentValueError, match=rf"'/x' names no file: there is no {sink}/x"):
+        named("/x", filesystem=part)
+
+
+def test_a_path_with_slashes_and_dots_more_is_the_same_path():
+    other = fs._MockFileSystem()  # has neither, as HDFS
+    other.create_dir("in")
+    other.open_output_stream("in/a").close()
+    assert named(["in/a", "in//a", "./in/./a", "in/*", "in/"], filesystem=other) == ["in/a"]
 
 
 def test_a_log_that_holds_nothing_leaves_nothing(sink):

@@ -160,6 +160,11 @@ def test_a_file_with_several_names_is_read_once(tmp_path):
     (tmp_path / "folder/itself").symlink_to("itself")
     for paths in (tmp_path, f"{tmp_path}/**", [tmp_path, tmp_path / "folder/../a.parquet", f"{tmp_path}/*.parquet"]):
         assert rows_of(acker.completions_from_files(paths)) == settle_as_sets(*columns).rows()
+    above = fs.SubTreeFileSystem(str(tmp_path.parent), fs.LocalFileSystem())
+    for part in (fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), fs.SubTreeFileSystem(tmp_path.name, above)):
+        for paths in (["a.parquet", "b.parquet"], ["folder/loop/a.parquet", ".//a.parquet"], "", ".", "/", "**"):
+            found = acker.completions_from_files(paths, filesystem=part)
+            assert rows_of(found) == settle_as_sets(*columns).rows()
 
 
 @pytest.mark.parametrize(

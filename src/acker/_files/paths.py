@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -78,6 +78,8 @@ def list_files(
             f"filesystem: expected a filesystem of pyarrow, got {type(filesystem).__name__}; pyarrow wraps one of"
             " fsspec as PyFileSystem(FSSpecHandler(it))"
         )
+    # On a whole filesystem symbolic links can be followed, and its paths are those in the logs of sinks.
+    given, root = _unwrap(filesystem)
     found: dict[tuple[int, str], tuple[fs.FileSystem, str]] = {}
     asked = 0
     seen: list[tuple[fs.FileSystem, Directories]] = []
@@ -85,20 +87,30 @@ def list_files(
         if not isinstance(path, (str, os.PathLike)):
             raise ArgumentTypeError(f"paths: expected a path or several, got {type(path).__name__} among them")
         asked += 1
-        located, base, pattern = resolve(os.fspath(path), filesystem, open_uri)
+        text = os.fspath(path)
+        located, base, pattern = resolve(text if given is filesystem else root + text.lstrip("/"), given, open_uri)
         number = next((i for i, (known, _) in enumerate(seen) if known.equals(located)), len(seen))
         if number == len(seen):
             seen.append((located, Directories(located, logs=logs)))
         directories = seen[number][1]
         files = sorted(directories.expand(base, pattern))
         if not files:
-            raise ArgumentValueError(f"paths: {os.fspath(path)!r} names no file{directories.hint(base, pattern)}")
+            raise ArgumentValueError(f"paths: {text!r} names no file{directories.hint(base, pattern)}")
         is_local = isinstance(located, fs.LocalFileSystem)
         for file in files:
             found.setdefault((number, os.path.realpath(file) if is_local else file), (located, file))
     if not asked:
         raise ArgumentValueError("paths: expected at least one path")
     return list(found.values())
+
+
+def _unwrap(filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem | None, str]:
+    """Return the filesystem that a `SubTreeFileSystem` is a part of, and the path of that part."""
+    root = ""
+    while isinstance(filesystem, fs.SubTreeFileSystem):
+        root = filesystem.base_path + root
+        filesystem = filesystem.base_fs
+    return filesystem, root
 
 
 def resolve(
@@ -117,6 +129,8 @@ def resolve(
         See `locate`.
     """
     if given is not None:
+        if path and given.type_name not in OBJECT_STORES:
+            path = str(PurePosixPath(path))  # a//b and a/./b are a/b, but in object stores they are other keys
         return _resolve_segments(path.split("/"), lambda first: (given, "/".join(first) or "/" * path.startswith("/")))
     segments = path.split("/") if is_uri(path) or os.sep == "/" else re.split(r"[\\/]", path)
     return _resolve_segments(segments, lambda first: _locate_segments(first, path, open_uri))
