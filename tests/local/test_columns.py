@@ -642,6 +642,20 @@ def test_a_reliable_spout_replays_failed_rows_as_batches(traced):
     assert (report.stats.totals.acked, report.stats.totals.dead_letters, report.stats.totals.failed) == (ROWS - 1, 1, 5)
 
 
+def test_a_row_whose_dead_letter_nobody_has_kept_comes_again():
+    class DiskFull(Reliable):
+        def dead_letter(self, tup_id, values, reason):
+            super().dead_letter(tup_id, values, reason)
+            if len(Seen.failed) == 1:
+                raise OSError("disk full")
+
+    with Scheduler.of(topology(DiskFull, FailTwice, par=1)) as scheduler:
+        report = scheduler.drain()
+    assert Seen.failed == [("id7", (7,), 3)] * 2
+    totals = report.stats.totals
+    assert (report.restarts, totals.acked, totals.dead_letters, totals.pending) == (1, ROWS - 1, 1, 0)
+
+
 def test_replayed_rows_come_as_one_batch(monkeypatch):
     # Of whole batches, as a thread takes them. There the flusher may send some failures before the others.
     monkeypatch.setattr("acker.testing.scheduler._LIMITS", (STEP_TUPLES,))

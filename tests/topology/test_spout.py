@@ -101,6 +101,47 @@ def test_dead_letters_go_where_the_spout_says(task):
     assert collector.counts == {"dead_letters": 1}
 
 
+def test_a_dead_letter_that_nobody_has_kept_comes_again(task):
+    class DiskFull(Keeping):
+        attempts_max = 1
+
+        def dead_letter(self, tup_id, values, reason):
+            super().dead_letter(tup_id, values, reason)
+            if len(self.dead) == 1:
+                raise OSError("disk full")
+
+    spout, given_up = DiskFull(), []
+    spout._on_dead_letter = lambda tup_id, *_: given_up.append(tup_id)
+    collector = task.bind(spout)
+    spout.emit(["a"], tup_id=1)
+    spout.finish()
+    with pytest.raises(OSError, match="disk full"):
+        spout.fail(1, FAILED)
+    assert not spout.finished and not spout._replays.ending
+    assert (collector.counts, given_up) == ({}, [])
+    assert spout._replay_due(spout._next_due_ms) == 1
+    spout.fail(1, FAILED)
+    assert [(tup_id, values, reason.attempt) for tup_id, values, reason in spout.dead] == [(1, ("a",), 1)] * 2
+    assert (collector.counts, given_up) == ({"dead_letters": 1}, [1])
+    assert spout.finished
+
+
+def test_a_dead_letter_that_is_emitted_again_and_raises_is_open_once(task):
+    class Again(Keeping):
+        attempts_max = 1
+
+        def dead_letter(self, tup_id, values, reason):
+            self.emit(["b"], tup_id=tup_id)
+            raise OSError("disk full")
+
+    spout = Again()
+    task.bind(spout)
+    spout.emit(["a"], tup_id=1)
+    with pytest.raises(OSError, match="disk full"):
+        spout.fail(1)
+    assert spout.unacked_tuples == {1: (("b",), None, None, False)} and spout._next_due_ms is None
+
+
 def test_without_a_largest_number_of_attempts_no_tuple_is_given_up(task):
     class Stubborn(Keeping):
         attempts_max = None

@@ -158,10 +158,12 @@ class ReplayTable:
             if list(self.batches) == numbers:  # else rows may have gone from one batch to another
                 break
             found.clear()
-        # In the order in which a tuple goes from one to the other.
-        entries = self.entries.copy()
-        entries = {**self.ending.copy(), **entries}
-        found += [(tup_id, entries[tup_id]) for tup_id in tup_ids if tup_id in entries]
+        for tup_id in tup_ids:
+            # A tuple goes from the entries to `ending`, and back if `dead_letter` raises.
+            for table in (self.entries, self.ending, self.entries):
+                if (entry := table.get(tup_id)) is not None:
+                    found.append((tup_id, entry))
+                    break
         return found
 
     def holds(self, tup_id: Hashable) -> bool:

@@ -367,16 +367,25 @@ class ReliableSpout(Spout):
         self._end_entry(tup_id, entry, reason)
 
     def _end_entry(self, tup_id: Any, entry: ReplayEntry, reason: Reason) -> None:
+        replays = self._replays  # A restart gives this spout another one, also while it is in dead_letter.
         try:
-            if self._on_dead_letter is not None:
-                self._on_dead_letter(tup_id, entry, reason)
-            self._collector.count("dead_letters")
             self.dead_letter(tup_id, entry.values, reason)
+        except BaseException:
+            if tup_id not in replays.entries:  # else dead_letter has emitted it again
+                # Nobody has kept it. Its last attempt comes again, and dead_letter after that.
+                replays.entries[tup_id] = entry
+                replays.schedule(tup_id, self._next_attempt_ms(entry.attempt), counted=False)
+            raise
         finally:
-            del self._replays.ending[tup_id]
+            del replays.ending[tup_id]
+        if self._on_dead_letter is not None:
+            self._on_dead_letter(tup_id, entry, reason)
+        self._collector.count("dead_letters")
 
     def dead_letter(self, tup_id: Any, values: Sequence[Any], reason: Reason) -> None:
-        """Handle a tuple that failed too often, and was counted. Logs it at ERROR; override to keep it somewhere.
+        """Handle a tuple that failed too often. Logs it at ERROR; override to keep it somewhere.
+
+        If it raises, the tuple is not given up: it is sent again, and this is called again when that fails.
 
         Parameters
         ----------

@@ -120,3 +120,27 @@ def test_a_commit_keeps_what_the_spout_is_still_writing_into_its_dead_letters(in
         shop.fail("a", failed)
     commits.append(tuples.after_batch([(1, "a")], (), ()))
     assert [[(entry.tup_id, entry.values) for entry in kept] for kept in commits] == [[("a", ("x",))], []]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_commit_keeps_a_tuple_whose_dead_letter_raised(in_batch):
+    class Shop(ReliableSpout):
+        attempts_max = 1
+
+        def dead_letter(self, tup_id, values, reason):
+            raise OSError("disk full")
+
+    shop = Shop()
+    shop._collector = SimpleNamespace(count=lambda _: None, now_ms=lambda: 1_000)
+    tuples = tuples_of(shop)
+    failed = Reason(ReasonKind.FAILED)
+    if in_batch:
+        batch = shop._record_batch(pa.RecordBatch.from_pydict({"text": ["x"]}), pa.array(["a"]), None, None)
+        with pytest.raises(OSError, match="disk full"):
+            shop._end_rows(batch, np.array([0]), [failed])
+    else:
+        shop._replays.record("a", ("x",), None, None)
+        with pytest.raises(OSError, match="disk full"):
+            shop.fail("a", failed)
+    kept = tuples.after_batch([(1, "a")], (), ())
+    assert [(entry.tup_id, entry.values, entry.attempt) for entry in kept] == [("a", ("x",), 1)]
