@@ -11,7 +11,7 @@ import pytest
 from acker.errors import ArgumentTypeError, ArgumentValueError, RuntimeStateError, SnapshotError
 from acker.local import Hook, LocalRuntime, read_state, run
 from acker.local.states import StateKeeper
-from acker.testing import FeederSpout, Scheduler
+from acker.testing import FeederSpout, Scheduler, run_bolt
 from acker.topology import Grouping, ReliableSpout, Spout, StatefulBolt, Topology, TopologyError
 
 SEEDS = range(4)
@@ -60,6 +60,26 @@ def test_a_snapshot_has_all_that_was_acked(feeder, seed, executors):
         scheduler.settle()
         assert total(first) == {"to": 2, "be": 2, "or": 1, "not": 1}
         assert total(scheduler.runtime.snapshot_state())["be"] == 3
+
+
+def test_a_state_that_would_be_lost_is_refused():
+    class Assigns(Count):
+        def initialize(self, conf, context):
+            self.state = {}
+
+    class Returns(Count):
+        def init_state(self, state):
+            return {"storm": 1}
+
+    class Fine(Count):
+        def init_state(self, state):
+            state["storm"] = 1
+            return state
+
+    for kind, text in ((Assigns, "change self.state in place"), (Returns, "init_state returned a dict, which nobody")):
+        with pytest.raises(TopologyError, match=text):
+            run_bolt(kind, [])
+    assert run_bolt(Fine, []).state == {"storm": 1}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -48,6 +48,23 @@ def test_without_a_runtime_there_is_no_state():
         Count()._collector  # noqa: B018
 
 
+def test_another_state_than_the_runtimes_is_refused(task):
+    class Replaced(Count):
+        def __init__(self):
+            super().__init__()
+            self.state = {}  # no runtime has attached one yet
+
+    bolt, state = Replaced(), KeyValueState({"storm": 4})
+    task.bind(bolt)
+    bolt._bind_state(state)
+    for value in ({}, KeyValueState(), None):
+        with pytest.raises(TopologyError, match=r"it: .* change self\.state in place: self\.state\.clear\(\)"):
+            bolt.state = value
+    bolt.state |= {"spark": 1}
+    bolt.other = {}
+    assert bolt.state is state == {"storm": 4, "spark": 1}
+
+
 def test_it_goes_with_other_bolts():
     class Batches(StatefulBolt, TicklessBatchingBolt):
         def process_batch(self, key, tups):

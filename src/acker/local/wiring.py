@@ -334,6 +334,11 @@ class ExecutorSet:
                 raise
             if returned is not None:
                 collector.refuse_unrun(method, returned)
+                if method == "init_state" and isinstance(returned, Mapping) and returned is not arguments[0]:
+                    raise TopologyError(
+                        f"{node.name}: init_state returned a {type(returned).__name__}, which nobody keeps; change the "
+                        "state in place: state.update(...)"
+                    )
 
 
 def make_acker(

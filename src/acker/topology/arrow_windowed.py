@@ -15,6 +15,7 @@ from acker.topology.arrow_windows import ArrowWindow, ArrowWindowContents
 from acker.topology.bad_rows import ENDS_TASK, fault_of
 from acker.topology.methods import refuse_unrun
 from acker.topology.state import KeyValueState
+from acker.topology.stateful import StatefulBolt
 from acker.topology.tuple_batch import TupleBatch, values_of
 from acker.topology.windowed import ENDED, SECONDS_MAX, WindowedBolt
 
@@ -142,7 +143,7 @@ class WindowedArrowBolt(ArrowBolt, WindowedBolt):
             refuse_unrun(self.component_name, "process_late", returned)
 
     def _bind_state(self, state: KeyValueState) -> None:
-        self.state = state
+        StatefulBolt._bind_state(self, state)
         self._ended_ms = state.peek(ENDED, None)
         self._contents = ArrowWindowContents(self.window, state, self._ended_ms)
 

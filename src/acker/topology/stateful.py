@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from acker.errors import TopologyError
 from acker.topology.bolt import Bolt
 from acker.topology.component import TaskAttribute
 from acker.topology.state import KeyValueState
@@ -35,7 +36,17 @@ class StatefulBolt(Bolt):
 
     def _bind_state(self, state: KeyValueState) -> None:
         """Attach the state of the task; called by runtimes after `_bind`, before `initialize`."""
-        self.state = state
+        super().__setattr__("state", state)
+
+    # Not a property, which would make each read of the state slower.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse another state than the runtime's, which alone is kept."""
+        if name == "state" and "_collector" in vars(self) and value is not self.state:
+            raise TopologyError(
+                f"{self.component_name}: self.state = ... would lose the state that the runtime keeps; change"
+                " self.state in place: self.state.clear(), self.state.update(...)"
+            )
+        super().__setattr__(name, value)
 
     def init_state(self, state: KeyValueState) -> None:
         """Prepare with what the state holds; called once, after `initialize` and before the first tuple.
