@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from acker.errors import ArgumentTypeError
+from acker.errors import AckerError, ArgumentTypeError
 from acker.local import Hook
 from acker.testing import FeederSpout, Scheduler
-from acker.topology import Bolt, Topology
+from acker.topology import Bolt, ReliableSpout, Topology
 
 
 class Seen(Hook):
@@ -123,3 +123,24 @@ def test_the_page_has_each_method_with_its_signature_and_what_it_sees() -> None:
     methods = [name for name, value in vars(Hook).items() if inspect.isfunction(value)]
     seen = [inspect.getdoc(getattr(Hook, name)).removeprefix("See ").removesuffix(".") for name in methods]
     assert listed == list(zip(map(signature, methods), seen, strict=True))
+
+
+@pytest.mark.parametrize("kind", [OSError, AckerError])
+def test_a_tuple_whose_hook_raised_was_emitted(kind):
+    class Breaks(Hook):
+        def emit(self, component, task, stream, values, tasks):
+            raise kind("no room")
+
+    class Once(ReliableSpout):
+        outputs = ["n"]
+
+        def next_tuple(self):
+            with pytest.raises(kind, match="no room"):
+                self.emit([1], tup_id=1)
+            assert list(self.unacked_tuples) == [1]
+            self.finish()
+
+    tested = type(Topology)("T", (Topology,), {"source": Once.spec(), "last": last().spec(inputs=["source"])})
+    with Scheduler.of(tested, hooks=[Breaks()]) as scheduler:
+        report = scheduler.drain()
+    assert (report.restarts, report.stats.totals.acked) == (0, 1)

@@ -381,6 +381,30 @@ def test_a_conf_is_a_dict(conf):
         run(topology(), conf)
 
 
+def _refuse_all(values, tasks):
+    raise OSError("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("value", "grouping"), [({}, Grouping.fields("n")), (1, Grouping.custom(_refuse_all))], ids=["fields", "custom"]
+)
+def test_a_spout_that_catches_any_error_of_emit_has_no_open_tuple(value, grouping):
+    class Skips(Once):
+        def next_tuple(self):
+            with pytest.raises((TypeError, OSError)):
+                self.emit([value], tup_id=1)
+            assert not self.unacked_tuples
+            self.finish()
+
+    class Skipping(Topology):
+        source = Skips.spec()
+        sink = Sink.spec(inputs={source: grouping}, par=2)
+
+    with Scheduler.of(Skipping) as scheduler:
+        report = scheduler.drain()
+    assert (report.outcome, report.restarts, report.stats.totals.emitted_total) == ("drained", 0, 0)
+
+
 def test_hooks_that_would_never_run_are_refused():
     class Later(Hook):
         async def spout_ack(self, component, task, tup_id, complete_ms):

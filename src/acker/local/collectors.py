@@ -37,7 +37,7 @@ from acker.topology.anchors import Int64s
 from acker.topology.arrow_columns import owned
 from acker.topology.methods import refuse_unrun
 from acker.topology.replays import ReplayBatch, ReplayEntry
-from acker.topology.spout import ReliableSpout, Spout
+from acker.topology.spout import AFTER_EMISSION, ReliableSpout, Spout
 from acker.topology.tuple_batch import TupleBatch
 from acker.topology.tuples import Tuple, row_of
 
@@ -207,8 +207,12 @@ class LocalCollector(Emitter):
 
     def _on_emit(self, route: Route, values: tuple[object, ...], outlets: Sequence[Outlet]) -> None:
         tasks = [outlet.task for outlet in outlets]
-        for hook in self._hooks:
-            hook.emit(self.component, self.task, route.source.stream, values, tasks)
+        try:
+            for hook in self._hooks:
+                hook.emit(self.component, self.task, route.source.stream, values, tasks)
+        except Exception as error:
+            vars(error)[AFTER_EMISSION] = True
+            raise
 
     def _on_delivery(self, task: int, ids: Mapping[int, int] | None) -> None:
         if self._sampler is not None and ids:

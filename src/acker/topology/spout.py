@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from acker._flow import emit_of_spout
-from acker.errors import AckerError, TopologyError
+from acker.errors import TopologyError
 from acker.observe.backoff import backoff
 from acker.observe.reasons import Reason, ReasonKind, reason_text
 from acker.topology.component import Component
@@ -18,6 +18,9 @@ from acker.topology.specs import ComponentSpec
 from acker.topology.tuples import row_of
 
 __all__ = ["ReliableSpout", "Spout"]
+
+# An attribute of what a hook raised: the tuple was emitted before that, so its outcome will come.
+AFTER_EMISSION: Final = "_acker_after_emission"
 
 # Reasons that do not count as a failed attempt: a restart or a stop is not the tuple's fault.
 _NOT_COUNTED: Final = frozenset({ReasonKind.RESTART, ReasonKind.SHUTDOWN})
@@ -295,8 +298,9 @@ class ReliableSpout(Spout):
             return super().emit(tup, tup_id, stream, direct_task, need_task_ids)
         try:
             return super().emit(tup if values is None else values, tup_id, stream, direct_task, need_task_ids)
-        except AckerError:  # nothing was emitted; errors of hooks, which come after the emission, are of other types
-            self._replays.restore(tup_id, before)
+        except Exception as error:
+            if not vars(error).get(AFTER_EMISSION):
+                self._replays.restore(tup_id, before)
             raise
 
     def ack(self, tup_id: Any) -> Any:
