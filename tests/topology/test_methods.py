@@ -94,7 +94,11 @@ def test_a_partial_method_is_seen_through(method):
     [
         (Lines, "ack", "(tup_id)"),
         (Lines, "fail", "(tup_id)"),
+        (Lines, "dead_letter", "(tup_id, values, reason)"),
+        (Lines, "keep_alive", "()"),
+        (Lines, "frame", "(spark, conf)"),
         (Count, "process_tick", "(tup)"),
+        (Count, "tick_secs", "(conf)"),
         (Batches, "group_key", "(tup)"),
         (Count, "close", "()"),
     ],
@@ -103,7 +107,7 @@ def test_a_method_takes_what_it_is_called_with(base, method, call):
     with pytest.raises(
         TopologyError, match=rf"Odd.{method} cannot be called with \({call[1:-1]}\); write def {method}"
     ):
-        defined(base, method, lambda self, one, two, three: None)
+        defined(base, method, lambda self, one, two, three, four: None)
 
 
 def test_fail_may_ask_for_the_reason_or_not():
