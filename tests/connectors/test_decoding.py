@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pydantic
@@ -40,6 +40,32 @@ class Order:
     more: Any = None
     parent: "Order | None" = None
     packed: bool = field(default=False, init=False)
+
+
+Content = TypeVar("Content")
+
+
+@dataclass
+class Box(Generic[Content]):
+    content: Content
+
+
+class Fields(TypedDict):
+    number: int
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int = 0
+
+
+class Pairs(Pair):
+    pass
+
+
+class OwnPair(Pair):
+    def __new__(cls, body):
+        return super().__new__(cls, *json.loads(body))
 
 
 class ItemModel(pydantic.BaseModel):
@@ -138,6 +164,39 @@ def test_msgspec_reads_json_and_says_which_field_is_wrong():
 
 def test_other_classes_and_functions_are_called_with_the_body():
     assert decoder_of(int)(b"7") == 7 and decoder_of(json.loads)(b"[7]") == [7]
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        *(str, bool, list, list[Order], tuple, dict, dict[str, int], Counter),
+        *(Fields, Pair, Pairs, Any, type(None), Order | None, Box[int]),
+    ],
+)
+def test_a_type_whose_call_does_not_read_a_body_is_refused_at_once(decode):
+    name = getattr(decode, "__name__", "") if isinstance(decode, type) else str(decode)
+    with pytest.raises(ArgumentTypeError) as caught:
+        Consumer(MemorySource(MemoryBroker()), decode=decode)
+    text = str(caught.value)
+    assert text.startswith(f"decode: {name} does not read a body: write bytes.decode for text, json.loads for JSON")
+    assert f"msgspec.json.Decoder({name}).decode" in text and f"pydantic.TypeAdapter({name}).validate_json" in text
+
+
+def test_classes_that_take_the_body_are_called_with_it():
+    class Text:
+        def __init__(self, body):
+            self.body = body
+
+    assert decoder_of(Text)(b"7").body == b"7" and decoder_of(OwnPair)(b"[1, 2]") == (1, 2)
+    assert [decoder_of(each)(b"7") for each in (bytes, bytearray, float)] == [b"7", b"7", 7.0]
+
+
+def test_a_generic_struct_of_msgspec_is_read_with_its_arguments():
+    class Parcel(msgspec.Struct, Generic[Content]):
+        content: Content
+
+    consumer = Consumer(MemorySource(MemoryBroker()), decode=Parcel[int])
+    assert consumer._decode(b'{"content": 7}') == Parcel(7)
 
 
 def test_a_wrong_field_is_the_reason_of_the_dead_letter():

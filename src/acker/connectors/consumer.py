@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypedDict, Unpack, get_origin, overload
 
 from acker._engine.ids import IdGenerator
 from acker._handles import MessageLoop, WakeMark, this_process, unless_over
@@ -104,8 +104,8 @@ class Consumer(Owner, Generic[Value]):
         for sources with `can_give_up`. A message that `decode` refuses goes there at once.
     decode : callable or class, optional
         Makes `message.value` of the body; for example ``json.loads``. A model of pydantic, a struct of msgspec or a
-        dataclass reads JSON, and `Consumer` and `Message` are generic in it. By default the value is the body, as
-        bytes.
+        dataclass reads JSON, and `Consumer` and `Message` are generic in it. Types whose call does not read a body,
+        such as str and list[Order], are refused. By default the value is the body, as bytes.
     deliveries_max : int, optional
         A message that the broker has delivered more often becomes a dead letter without an attempt: it may have ended
         the processes that worked on it. By default `attempts_max` and ten more. In the second half of it, a
@@ -214,7 +214,7 @@ class Consumer(Owner, Generic[Value]):
         self.logger = logging.getLogger("acker.connectors")
         self.jobs, reporter = _jobs_of(replies, follow, self.name)
         self._last_pool: ThreadPoolExecutor | None = None
-        self._decode = _decoder_of(decode) if isinstance(decode, type) else decode
+        self._decode = _decoder_of(decode) if _is_type(decode) else decode
         self._page_options = None if ui is None else _page_options(ui)
         self._view: ConsumerView | None = None
         self._store = MessageStore(
@@ -677,9 +677,16 @@ class Consumer(Owner, Generic[Value]):
 def _check_source(source: Any, decode: Any) -> None:
     if not isinstance(source, Source):
         raise no_source_error(source)
+    if _is_type(decode):
+        return
     if decode is not None and not callable(decode):
         raise ArgumentTypeError(f"decode: expected a callable, got {decode!r}")
     refuse_unrun("decode", decode, DECODE_FIX)
+
+
+def _is_type(decode: Any) -> bool:
+    """Return whether this is a class, or a type such as list[Order]."""
+    return isinstance(decode, type) or get_origin(decode) is not None
 
 
 # What few programs need is imported when one does.
@@ -705,7 +712,7 @@ def _page_options(ui: PageChoice) -> LivePage | None:
     return live_page_of(ui)
 
 
-def _decoder_of(kind: type) -> Callable[[bytes], Any]:
+def _decoder_of(kind: Any) -> Callable[[bytes], Any]:
     from acker.connectors.decoding import decoder_of
 
     return decoder_of(kind)

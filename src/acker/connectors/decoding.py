@@ -16,6 +16,9 @@ from acker.errors import ArgumentTypeError
 
 # What JSON has itself. An int is a float too, and True is no int.
 _PLAIN: Final = (str, int, float, bool, type(None))
+# Python's own classes make something else of a body than what it says, or nothing, but for these.
+_READ_BODIES: Final = (bytes, bytearray, memoryview, int, float)
+_OWN_MODULES: Final = ("builtins", "collections", "collections.abc", "types", "typing")
 
 
 def decoder_of(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -29,19 +32,39 @@ def decoder_of(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     Raises
     ------
     ArgumentTypeError
-        A field of a dataclass has a type that needs one of these libraries.
+        It is a type whose call does not read a body, or a field of a dataclass has a type that needs one of these
+        libraries.
     """
-    if not isinstance(decode, type):
+    kind = typing.get_origin(decode) or decode
+    if kind is decode and not isinstance(decode, type):
         return decode
     if hasattr(decode, "__pydantic_validator__"):  # models, and pydantic's own dataclasses
         return functools.partial(_by_pydantic, decode)
-    if hasattr(decode, "__struct_fields__"):
+    if _is_misread(kind) or (kind is not decode and dataclasses.is_dataclass(kind)):
+        name = str(decode) if kind is not decode else decode.__name__
+        raise ArgumentTypeError(
+            f"decode: {name} does not read a body: write bytes.decode for text, json.loads for JSON, and"
+            f" msgspec.json.Decoder({name}).decode or pydantic.TypeAdapter({name}).validate_json for JSON of this type"
+        )
+    if hasattr(kind, "__struct_fields__"):
         msgspec_json: Any = importlib.import_module("msgspec.json")
         return typing.cast("Callable[[bytes], Any]", msgspec_json.Decoder(decode).decode)
     if dataclasses.is_dataclass(decode):
         read = _reader_of(decode, decode.__name__)
         return lambda body: read(json.loads(body), decode.__name__)
     return decode
+
+
+def _is_misread(kind: Any) -> bool:
+    """Return whether a call of this class makes something else of a body than what it says, or nothing."""
+    if typing.is_typeddict(kind):
+        return True
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        # The `__new__` of a NamedTuple takes the whole body as the first field; a subclass may have a better one.
+        maker = next(each for each in kind.__mro__ if "__new__" in vars(each))
+        if "_fields" in vars(maker):
+            return True
+    return kind.__module__ in _OWN_MODULES and kind not in _READ_BODIES
 
 
 def _by_pydantic(model: Any, body: bytes) -> Any:
