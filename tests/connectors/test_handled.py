@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from acker import ArgumentTypeError
 from acker.connectors import Outgoing, Reject
-from acker.testing.connectors import Handled, run_once
+from acker.testing.connectors import Handled, MemoryBroker, run_once
 
 
 def work(message):
@@ -50,6 +51,29 @@ def test_children_count_for_the_outcome():
 
 def test_no_bodies_are_no_outcomes():
     assert run_once(work, []) == Handled()
+
+
+@pytest.mark.parametrize(
+    ("bodies", "text"),
+    [
+        (b"abc", r"bodies: expected a list of bodies, got one bytes: write \[body\]"),
+        ("abc", r"bodies: expected a list of bodies, got one str: write \[body.encode\(\)\]"),
+        ([b"a", "abc"], r"got str: write body.encode\(\)"),
+        ([{"n": 1}], r"got dict: write json.dumps\(body\).encode\(\)"),
+        ([Outgoing(None)], "got NoneType: write json.dumps"),
+    ],
+)
+def test_bodies_that_no_broker_has_are_refused(bodies, text):
+    with pytest.raises(ArgumentTypeError, match=text):
+        run_once(work, bodies)
+
+
+def test_a_broker_in_memory_takes_a_list_of_bytes_or_nothing():
+    broker = MemoryBroker()
+    for values in (b"abc", "abc", [b"a", "b"]):
+        with pytest.raises(ArgumentTypeError, match="write"):
+            broker.publish(values)
+    assert broker.left() == 0
 
 
 def test_the_end_of_the_program_is_raised():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acker.errors import ConnectionLostError
+from acker.errors import ArgumentTypeError, ConnectionLostError
 
 
 @dataclass(slots=True, eq=False)
@@ -192,9 +192,22 @@ class MemoryBroker:
     # Messages
 
     def publish(self, values: Iterable[bytes], headers: Mapping[str, Any] | None = None) -> None:
-        """Append messages."""
+        """Append messages.
+
+        Raises
+        ------
+        ArgumentTypeError
+            It is one body and no list of them, or one of them is no bytes. Nothing is appended.
+        """
+        bodies = listed("values", values)
+        for body in bodies:
+            if not isinstance(body, bytes):
+                fix = "body.encode()" if isinstance(body, str) else "json.dumps(body).encode()"
+                raise ArgumentTypeError(
+                    f"a body is bytes, as any broker has it, got {type(body).__name__}: write {fix}"
+                )
         with self.changed:
-            for value in values:
+            for value in bodies:
                 self._waiting.append(value, dict(headers or {}))
                 self.counts["published"] += 1
             self.changed.notify_all()
@@ -399,3 +412,11 @@ class MemoryBroker:
         if self.lease_secs is not None:
             for claim in [claim for claim, held in self._held.items() if held.lease_end <= now]:
                 self._return(claim)
+
+
+def listed(name: str, bodies: Iterable[Any]) -> list[Any]:
+    """Return bodies as a list; refuse a single one, whose bytes or characters would be the bodies."""
+    if isinstance(bodies, bytes | bytearray | str):
+        fix = "[body.encode()]" if isinstance(bodies, str) else "[body]"
+        raise ArgumentTypeError(f"{name}: expected a list of bodies, got one {type(bodies).__name__}: write {fix}")
+    return list(bodies)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from acker.connectors.consumer import Consumer
 from acker.connectors.handles import Message
 from acker.connectors.publisher import Outgoing
-from acker.testing.connectors.broker import MemoryBroker
+from acker.testing.connectors.broker import MemoryBroker, listed
 from acker.testing.connectors.publisher import MemoryPublisher
 from acker.testing.connectors.source import MemorySource
 
@@ -64,15 +64,15 @@ def run_once(
 
     Raises
     ------
+    ArgumentTypeError
+        `bodies` is one body and no list of them, or one of them is no bytes.
     BaseException
         A handler raised what is no `Exception`.
     """
     broker, letters, attempts = MemoryBroker(), MemoryPublisher(), dict[str, int]()
-    count = 0
-    for body in bodies:
-        message = body if isinstance(body, Outgoing) else Outgoing(body)
+    messages = [body if isinstance(body, Outgoing) else Outgoing(body) for body in listed("bodies", bodies)]
+    for message in messages:
         broker.publish([message.value], message.headers)
-        count += 1
     source = MemorySource(broker)
     options = {"backoff_secs": 0.0, "dead_letters": letters, "attempts_max": attempts_max, **options}
     consumer: Consumer[Any] = Consumer(source, **options)
@@ -85,7 +85,7 @@ def run_once(
             consumer.run(_counting(handler, attempts), threads=threads)
     handled = Handled()
     by_key = {letter.headers["acker-key"]: letter for letter in letters.published}
-    for key in (f"{source.name}/{number}" for number in range(count)):
+    for key in (f"{source.name}/{number}" for number in range(len(messages))):
         letter = by_key.get(key)
         if letter is not None:
             handled.letters.append(letter)
