@@ -339,6 +339,14 @@ def test_a_pool_of_processes_does_the_work(owner):
     assert owner.outcomes() == ["FAILED"]
 
 
+def test_a_call_without_its_pool_says_what_to_write(owner):
+    for work in (print, len, lambda value: value):
+        with owner.message() as message:
+            message.submit(work, "x")
+        assert "got str for the callable: write message.submit(pool, work, *args)" in message._tree.reason
+    assert owner.outcomes() == ["FAILED"] * 3
+
+
 def test_a_call_that_returns_a_coroutine_has_not_done_the_work(owner, caplog):
     async def work():
         raise AssertionError("nobody runs this")
@@ -514,7 +522,9 @@ def test_a_spawn_without_a_loop_fails_the_message(owner):
 
     with owner.message() as message:
         message.spawn(work())
-    assert owner.outcomes() == ["FAILED"] and "no running event loop" in message._tree.reason
+    assert owner.outcomes() == ["FAILED"]
+    assert "no running event loop: make the handler an async def, for Consumer.run_async" in message._tree.reason
+    assert "message.submit(pool, work, *args)" in message._tree.reason
 
 
 # ---- forks ----------------------------------------------------------------------------------------------------------

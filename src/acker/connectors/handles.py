@@ -206,7 +206,16 @@ class Handle(HandleBase):
     submit = HandleBase.submit
 
     _stack_of = staticmethod(stack_of)
-    _refuse_unrun = staticmethod(partial(refuse_unrun, "submit", coroutine_fix=_SPAWN))
+
+    @staticmethod
+    def _refuse_unrun(work: Any) -> None:
+        """Refuse what a pool cannot run, as the first argument of work whose pool was left out."""
+        if not callable(work):
+            raise ArgumentTypeError(
+                f"submit: expected a pool and a callable, got {type(work).__name__} for the callable: write"
+                " message.submit(pool, work, *args), with a pool such as ThreadPoolExecutor(8)"
+            )
+        refuse_unrun("submit", work, _SPAWN)
 
     def _refuse_ended(self) -> Never:
         raise TupleStateError(
@@ -228,6 +237,8 @@ class Handle(HandleBase):
             It is no coroutine.
         TupleStateError
             As `submit`.
+        RuntimeStateError
+            No event loop runs here, as in a plain handler; the message fails.
         """
         if not isinstance(work, Coroutine):
             raise ArgumentTypeError(f"spawn: expected a coroutine, such as work(message), got {type(work).__name__}")
@@ -240,8 +251,6 @@ class Handle(HandleBase):
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine on the running loop, which ends this handle."""
-        import asyncio  # not before somebody has a coroutine: it takes as long to import as the rest of a consumer
-
         context = contextvars.copy_context()
         context.run(handle_variable.set, self)
         context.run(enter_tree, self._tree)
@@ -251,7 +260,7 @@ class Handle(HandleBase):
         if self._tree.span is not None:
             work = _traced(self._tree, work)
         try:
-            loop = asyncio.get_running_loop()
+            loop = _running_loop()
             task = loop.create_task(work, context=context)
         except BaseException as error:
             work.close()
@@ -667,6 +676,18 @@ def start_handler(
         raise
     finally:
         message._leave()  # the coroutine has a context of its own
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    import asyncio  # not before somebody has a coroutine: it takes as long to import as the rest of a consumer
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeStateError(
+            "spawn: no running event loop: make the handler an async def, for Consumer.run_async, or give a plain"
+            " function to message.submit(pool, work, *args)"
+        ) from None
 
 
 def _traced(tree: MessageTree, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
