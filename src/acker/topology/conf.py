@@ -174,6 +174,8 @@ INERT_PREFIXES: Final = (
 OWN_PREFIX: Final = "user."
 # The weight of likeness to the first words of an option. Likeness to a whole name has weight 1.
 _OF_BEGIN: Final = 0.96
+# The weight of likeness to an option without effect, which few mean.
+_OF_INERT: Final = 0.9
 _EXAMPLE: Final = '{"topology.message.timeout.secs": 10}'
 
 
@@ -209,18 +211,31 @@ def check(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(name: object) -> ConfError:
-    near = max([*OPTIONS, *ALIASES, *sorted(INERT)], key=lambda known: _likeness(str(name), known))
-    return ConfError(f"option {name!r} is unknown; the nearest is {near!r}. Your own options begin with {OWN_PREFIX!r}")
+    near = max([*OPTIONS, *ALIASES, *sorted(INERT)], key=lambda known: _likeness(str(name).lower(), known))
+    note = ", which has no effect here" if _is_inert(near) else ""
+    return ConfError(
+        f"option {name!r} is unknown; the nearest is {near!r}{note}. Your own options begin with {OWN_PREFIX!r}"
+    )
 
 
-def _likeness(name: str, known: str) -> tuple[float, float]:
-    """Return how much a name is like an option, or like the first words of one, and how much like all of it."""
+def _likeness(name: str, known: str) -> tuple[bool, bool, float, float]:
+    """Return whether an option has all words of a name, and then an effect, and how much they are alike.
+
+    That is how much the name is like an option, or like the first words of one, and how much like all of it.
+    """
+    parts = _words(known)
+    has_words = all(any(part.startswith(word) for part in parts) for word in _words(name))
     whole = difflib.SequenceMatcher(None, known, name).ratio()
     words = name.count(".") + 1
     begin = ".".join(known.split(".")[:words])
     # One word begins all options. Of two options that begin alike, the one that is more alike as a whole.
     alike = difflib.SequenceMatcher(None, begin, name).ratio() if words > 1 else 0.0
-    return max(whole, _OF_BEGIN * alike), whole
+    weight = _OF_INERT if _is_inert(known) else 1.0
+    return has_words, has_words and not _is_inert(known), weight * max(whole, _OF_BEGIN * alike), whole
+
+
+def _words(name: str) -> list[str]:
+    return name.replace("_", ".").split(".")
 
 
 def resolve(*mappings: Mapping[str, Any] | None) -> dict[str, Any]:
