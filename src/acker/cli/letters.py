@@ -90,6 +90,11 @@ def show(place: str, most: int, **choice: Any) -> int:
 def retry(place: str, most: int, to: str | None, **choice: Any) -> int:
     """Publish letters again."""
     letters, publisher = load_letters(place, to, most)
+    if publisher is None and not letters.has_source:
+        raise UsageError(
+            f"--to: {place} does not say where its letters go: write --to MODULE:PUBLISHER, or --to MODULE:CONSUMER"
+            " for those of that consumer"
+        )
     report = letters.retry(_chosen(**choice), to=publisher)
     return _conclude(report, "published again, and dropped", most, choice["ids"])
 

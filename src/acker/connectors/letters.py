@@ -174,6 +174,11 @@ class DeadLetters:
         check_secs("lease_secs", lease_secs, above_zero=True)
         self._place, self._source, self._most, self._lease_secs = place, source, most, lease_secs
 
+    @property
+    def has_source(self) -> bool:
+        """Whether `retry` knows where letters go without `to`."""
+        return self._source is not None
+
     def find(self, where: Where | None = None) -> LettersReport:
         """Return letters, which stay where they are.
 
