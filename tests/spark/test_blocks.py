@@ -177,7 +177,7 @@ def test_a_combiner_becomes_blocks_that_count_its_messages_once(monkeypatch):
 
 @pytest.mark.spark
 def test_spark_reads_the_latest_event_time_of_blocks(spark):
-    times = [0, 1, -1, 255, 256, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, -(2**61), 2**61]
+    times = [0, 1, -1, 255, 256, 1_700_000_000_123, -62_135_596_800_000, 253_402_300_799_999, -(2**61), 2**61, None]
     combiner = Combiner(cohorts=Cohorts(0, 2))
     combiner.add_unchecked(check_columns([Kind.OK], [7], [5]), np.array([3]))
     (partials,) = combiner.partials()

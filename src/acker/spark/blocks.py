@@ -162,14 +162,14 @@ def block_row(shard: int, block: bytes) -> pa.RecordBatch:
 
 
 def latest_event_ms(block: Column) -> Column:
-    """Return the latest event time in the header of each block, by an expression that needs no Python worker."""
+    """Return the latest event time in the header of each block, null where there is none; without a Python worker."""
     from pyspark.sql import functions as F  # noqa: N812
 
     size = 8
     digits = F.hex(F.substring(block, _HEADER.size - size + 1, size))
     big_endian = F.concat(*(F.substring(digits, 2 * index + 1, 2) for index in reversed(range(size))))
     # A negative base makes it a number with a sign.
-    return F.conv(big_endian, 16, -10).cast("bigint")
+    return F.nullif(F.conv(big_endian, 16, -10).cast("bigint"), F.lit(_NO_EVENT))
 
 
 def read_header(block: Any) -> BlockHeader:

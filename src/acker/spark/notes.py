@@ -8,7 +8,7 @@ has, so that they travel together, then an Arrow stream. All numbers are little-
          8      4    version, 1
         12      4    size of this header, 64
         16     32    zeros
-        48      8    latest event time of the task's messages, in ms (signed), where blocks have it
+        48      8    latest event time of the task's messages, in ms (signed); -2**63 where there is none
         56      8    checksum: XXH64 of the Arrow stream
 """
 
