@@ -66,11 +66,17 @@ def test_joins_that_trees_cannot_follow_are_refused(spark) -> None:
         ),
         (lambda: tracked.join(orders, "key"), "column 'number' is there twice"),
         (lambda: tracked.join(spark.range(1), "key"), "other has no column 'key'; it has id"),
+        (
+            lambda: tracked.join(spark.sql("select 7 as key"), "key", "left_semi"),
+            "join: 'key' is string on one side and int on the other: cast one of them",
+        ),
+        (lambda: tracked.join(spark.sql("select 10.0D as price"), "price"), "'price' is int on one side and double"),
         (lambda: tracked.join(spark.sql("select 'a' as key, map(1, 2) as m"), "key"), "column 'm' of other is a map"),
         (lambda: tracked.drop_duplicates("key"), "expected a sequence of columns, got 'key'"),
     ]:
         with pytest.raises(AckerError, match=found):
             join()
+    assert tracked.join(spark.sql("select 10L as price, 'ten' as name"), "price").columns[-1] == "name"
     stream = spout(spark.readStream.format("rate").load(), message_id="value", run_seed=1)
     with pytest.raises(AckerError, match="drop_duplicates: expected a pipeline on a batch DataFrame"):
         stream.drop_duplicates()

@@ -35,6 +35,8 @@ _DIFFERS: Final = ", which differs when Spark computes a row again: compute it b
 
 _HOWS: Final = ("inner", "left", "left_semi", "left_anti")
 _TRACKED_HOWS: Final = (*_HOWS, "right", "outer")
+# Of two of these, Spark compares the numbers themselves: a key equals at most one key of the other side.
+_INTEGERS: Final = {"tinyint", "smallint", "int", "bigint"}
 
 
 def expression_of(step: str, name: str, value: Any) -> Column:
@@ -71,7 +73,7 @@ def check_expressions(step: str, frame: DataFrame, columns: Sequence[Column]) ->
     return schema
 
 
-def check_static_side(other: object, on: Sequence[str], how: str) -> None:
+def check_static_side(plan: PipelinePlan, other: object, on: Sequence[str], how: str) -> None:
     """Refuse what a pipeline cannot be joined with.
 
     Raises
@@ -90,6 +92,10 @@ def check_static_side(other: object, on: Sequence[str], how: str) -> None:
     missing = [name for name in on if name not in other.columns]
     if missing:
         raise ArgumentValueError(f"join: other has no column {missing[0]!r}; it has {', '.join(other.columns)}")
+    for name in on:
+        kinds = [schema[name].dataType.simpleString() for schema in (plan.schema, other.schema)]
+        if not _INTEGERS.issuperset(kinds):
+            _check_key(name, *kinds)
     maps = [name for name, kind in other.dtypes if "map<" in kind]
     if maps and how in ("inner", "left"):
         raise ArgumentTypeError(
@@ -121,9 +127,13 @@ def check_tracked_sides(left: PipelinePlan, right: PipelinePlan, on: Sequence[st
     for name in on:
         if name not in right.schema.names:
             raise ArgumentValueError(f"join: other has no column {name!r}; it has {', '.join(right.schema.names)}")
-        one, two = (plan.schema[name].dataType.simpleString() for plan in (left, right))
-        if one != two:
-            raise ArgumentTypeError(f"join: {name!r} is {one} on one side and {two} on the other: cast one of them")
+        _check_key(name, *(plan.schema[name].dataType.simpleString() for plan in (left, right)))
+
+
+def _check_key(name: str, one: str, two: str) -> None:
+    """Refuse a key of two types: to Spark the int 7 equals both "7" and "07", which are two keys of one side."""
+    if one != two:
+        raise ArgumentTypeError(f"join: {name!r} is {one} on one side and {two} on the other: cast one of them")
 
 
 def columns_read(

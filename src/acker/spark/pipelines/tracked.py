@@ -412,7 +412,7 @@ class Tracked(Pipeline):
             A DataFrame of a batch; or a pipeline, if both are of a batch: a joined row is a child of both rows, so it
             belongs to the trees of both. A null key matches nothing.
         on : str or sequence of str
-            Columns that both sides have.
+            Columns that both sides have, with the same types; integers of a DataFrame may have another width.
         how : {"inner", "left", "left_semi", "left_anti", "right", "outer"}
             A row without a match is done with "inner" and "left_semi", and stays with "left" and "left_anti". With two
             pipelines also "right" and "outer"; a row of the side that does not stay is done.
@@ -428,7 +428,7 @@ class Tracked(Pipeline):
         if isinstance(other, Tracked):
             check_tracked_sides(self.plan, other.plan, names, how)
         else:
-            check_static_side(other, names, how)
+            check_static_side(self.plan, other, names, how)
         if how not in ("left_semi", "left_anti"):
             check_names([*self.columns, *(name for name in other.columns if name not in names)])
         seed, step = self.plan.run_seed, f"join({', '.join(names)}, {how})"
