@@ -381,6 +381,37 @@ def test_a_conf_is_a_dict(conf):
         run(topology(), conf)
 
 
+def _super_ack(self, tup_id):
+    ReliableSpout.ack(self, tup_id)
+
+
+def _helped(self, tup_id):
+    self.forget(tup_id)
+
+
+def _emits_again(self, tup_id, reason):
+    self.emit([1], tup_id=tup_id)
+
+
+@pytest.mark.parametrize(
+    ("members", "method"),
+    [
+        ({"ack": lambda self, tup_id: None}, "ack"),
+        ({"fail": lambda self, tup_id, reason: print(reason)}, "fail"),
+        ({"ack": _super_ack}, None),
+        ({"ack": _helped, "forget": _super_ack}, None),
+        ({"fail": _emits_again}, None),
+    ],
+)
+def test_an_override_without_super_is_told_once(members, method, caplog):
+    LocalRuntime(topology(type("Orders", (Once,), members)))
+    warned = [(record.name, record.getMessage()) for record in caplog.records]
+    text = (
+        f"Orders.{method} does not call super().{method}(tup_id): the tuple stays remembered, and the run never drains"
+    )
+    assert warned == ([] if method is None else [("acker.topology.it", text)])
+
+
 def _refuse_all(values, tasks):
     raise OSError("nowhere")
 

@@ -30,7 +30,7 @@ from acker.observe.calls import UserCall
 from acker.observe.run_report import RunReport
 from acker.observe.stats import RuntimeState, RuntimeStats
 from acker.observe.watchdog import StallWatchdog, suspects
-from acker.topology.checks import check_for_one_process
+from acker.topology.checks import check_for_one_process, warn_of_overrides
 from acker.topology.conf import check, inert_options, resolve
 from acker.topology.definition import Topology
 from acker.topology.graph import Graph, graph_of
@@ -105,6 +105,7 @@ class LocalRuntime(StateSnapshots, HasPage):
         overrides = _check_conf(conf)
         options = self.conf = resolve(graph.conf, overrides)
         self._check(graph, options)
+        warn_of_overrides(graph)
         self.graph = dataclasses.replace(graph, name=options["topology.name"] or graph.name)
         self.clock: Clock = SystemClock() if clock is None else clock
         self._threads = threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -15,7 +16,13 @@ from acker.topology.component import Component
 from acker.topology.graph import Graph, Node, Subscription, reachable
 from acker.topology.groupings import BY_FIELDS, Grouping
 from acker.topology.join_bolt import JoinArrowBolt
-from acker.topology.methods import accepts_arguments, instantiation_error, signature_of, unrunnable_method
+from acker.topology.methods import (
+    accepts_arguments,
+    instantiation_error,
+    override_without,
+    signature_of,
+    unrunnable_method,
+)
 from acker.topology.specs import ComponentSpec, StreamId
 from acker.topology.spout import ReliableSpout, Spout, has_frame
 from acker.topology.stateful import StatefulBolt
@@ -55,6 +62,8 @@ _OPTIONAL: Final[tuple[tuple[type[Component], str, tuple[str, ...]], ...]] = (
     (WindowedBolt, "group_key", ("tup",)),
     (WindowedBolt, "process_late", ("tup",)),
 )
+# Overrides of ReliableSpout, and what they call so that the tuple is not remembered as open; it may be emitted again.
+_FORGETTING: Final = {"ack": {"ack"}, "fail": {"ack", "fail", "emit"}}
 
 
 def _is_free_name(name: object) -> bool:
@@ -428,6 +437,21 @@ def check_ticks(graph: Graph, conf: Mapping[str, Any]) -> None:
                 f"ends a batch; set {_TICKS!r}, for it alone by spec(config={{{_TICKS!r}: 1}}), or derive it from "
                 "TicklessBatchingBolt"
             )
+
+
+def warn_of_overrides(graph: Graph) -> None:
+    """Warn of reliable spouts that hear of the end of a tuple, and do not let the base class forget it."""
+    for node in graph.spouts:
+        for method, calls in _FORGETTING.items():
+            if not issubclass(node.component, ReliableSpout):
+                continue
+            found = override_without(node.component, ReliableSpout, method, calls)
+            if found is not None:
+                logging.getLogger(f"acker.topology.{node.name}").warning(
+                    "%s does not call super().%s(tup_id): the tuple stays remembered, and the run never drains",
+                    found,
+                    method,
+                )
 
 
 def check_for_one_process(graph: Graph, conf: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 from acker.errors import TopologyError
@@ -66,6 +67,26 @@ def missing_super_init(component: object) -> str | None:
             init = type(component).__init__.__qualname__
             return f"{init} does not call super().__init__(), which {base.__name__} needs; make it the first line"
     return None
+
+
+def override_without(component: type[object], base: type[object], method: str, calls: set[str]) -> str | None:
+    """Return the override of a method of `base` if it calls none of some methods, as far as its code tells; else None.
+
+    Methods of the same class that it names count as its own code.
+    """
+    kind = next(each for each in component.__mro__ if method in vars(each))
+    functions = {name: inspect.unwrap(each) for name, each in vars(kind).items() if callable(each)}
+    codes = {name: each.__code__ for name, each in functions.items() if isinstance(each, FunctionType)}
+    if kind is base or method not in codes:  # what was made otherwise tells nothing
+        return None
+    names = _names_in(codes[method])
+    names = names.union(*(_names_in(codes[name]) for name in names & codes.keys()))
+    return None if names & calls else f"{kind.__name__}.{method}"
+
+
+def _names_in(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    return names.union(*(_names_in(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 def unrunnable_method(component: type[object]) -> str | None:
