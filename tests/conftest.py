@@ -218,6 +218,14 @@ def pytest_runtest_setup(item):
         pytest.skip("not begun: .ci/run has no time left for slow tests; `make test-slow` runs them all")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Escape half an emoji in what a test has logged: xdist sends UTF-8, and ends the whole run where it cannot."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
     """Name the servers that this machine does not have, in the last line before the counts."""
