@@ -110,6 +110,25 @@ def test_memory_errors_and_interrupts_are_not_failures_of_a_row() -> None:
                 call()
 
 
+def test_a_value_that_python_cannot_hold_fails_its_row_without_a_call() -> None:
+    due = pa.array([0, 6_659_600, None], pa.date32())
+    batch = pa.RecordBatch.from_pydict(
+        {"n": [1, 2, 3], "due": due, "each": pa.array([[0], [0], [6_659_600]], pa.list_(due.type))}
+    )
+    seen = []
+
+    def keep(row):
+        seen.append(row.n)
+        return [row.n]
+
+    produced = run_rows(keep, batch, ONE)
+    assert rows_of(produced) == [(1,)] and produced.parents.row.tolist() == [0] and seen == [1]
+    assert produced.failed == {
+        1: "'due' is date32[day]: OverflowError: date value out of range",
+        2: "'each' is list<item: date32[day]>: OverflowError: date value out of range",
+    }
+
+
 class Panic(BaseException):
     """What native libraries raise, as polars does."""
 

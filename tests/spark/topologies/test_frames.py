@@ -95,6 +95,35 @@ def test_rows_that_fail_are_emitted_again_and_given_up(spark, tmp_path):
     assert figures.complete_latency.total == 29
 
 
+class FarRows(ReliableRows):
+    """Rows of which one has a date that Python cannot hold."""
+
+    outputs = ["n", "due"]
+    attempts_max = 1
+
+    def frame(self, spark, conf):
+        due = "make_date(if(id = 1, 20204, 2024), 3, 1) as due"
+        return spark.range(3).selectExpr("id as n", "concat('key ', id) as key", due)
+
+    def dead_letter(self, tup_id, values, reason):
+        note(self, "dead", tup_id, values[0], values[1].to_string().split()[1], reason.exception, reason.attempt)
+
+
+class Due(Bolt):
+    """Sees the dates."""
+
+    def process(self, tup):
+        note(self, tup.n, tup.due)
+
+
+@pytest.mark.spark
+def test_a_value_that_python_cannot_hold_fails_its_row_alone(spark, tmp_path):
+    end = run_spark(topology_of(FarRows, Due), spark, tmp_path / "run")
+    assert end.of("picky", tasks=False) == {(n, dt.date(2024, 3, 1)): 1 for n in (0, 2)}
+    what = "field of a row of 'rows', stream 'default': 'due' is date32[day]: OverflowError: date value out of range"
+    assert end.of("rows", tasks=False) == {("dead", "key 1", 1, "20204-03-01", what, 1): 1}
+
+
 class RowsOrCoroutine(Rows):
     """Rows on Spark; in one process a coroutine gives the tuples."""
 

@@ -18,6 +18,7 @@ from acker.observe.reasons import reason_text
 from acker.topology.anchors import Int64s, Parents
 from acker.topology.arrow_columns import array_of, one_batch, read_parents, table_of
 from acker.topology.bad_rows import ENDS_TASK, RowFault, fault_of, find_bad_rows
+from acker.topology.tuple_batch import values_of
 
 # Long enough to name the error; whole documents should not travel with every failed row.
 REASON_CHARS_MAX: Final = 1000
@@ -65,14 +66,19 @@ def run_rows(
 ) -> Produced:
     """Call `function` once for each row, as a named tuple; it returns or yields the rows to emit.
 
-    `numbers` are those of the rows, each taken before its call, so that another thread can see how far it is.
+    `numbers` are those of the rows, each taken before its call, so that another thread can see how far it is. A row
+    with a value that no object of Python can hold fails without a call.
     """
     make = _row_type(batch.schema.names)._make
     outputs: list[Any] = []
     counts = np.zeros(batch.num_rows, np.int64)
     failed: dict[int, str] = {}
     read_rows = _read_single_column if len(schema) == 1 else _read_columns
-    for row, values in zip(range(batch.num_rows) if numbers is None else numbers, _tuples(batch), strict=True):
+    tuples, misfits = _tuples(batch)
+    for row, values in zip(range(batch.num_rows) if numbers is None else numbers, tuples, strict=True):
+        if row in misfits:
+            failed[row] = reason_of(misfits[row])
+            continue
         try:
             result = function(make(values))
             produced = [] if result is None else read_rows(result, schema)
@@ -141,18 +147,30 @@ def _row_type(names: Sequence[str]) -> Any:
     return namedtuple("Row", names, rename=True)  # noqa: PYI024  The names are known at run time only.
 
 
-def _tuples(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
+def _tuples(batch: pa.RecordBatch) -> tuple[Iterable[tuple[Any, ...]], dict[int, str]]:
+    """Return the values of each row, and why rows have one that no object of Python can hold."""
     if not batch.num_columns:
-        return [()] * batch.num_rows
-    return zip(*map(_values, batch.columns), strict=True)
+        return [()] * batch.num_rows, {}
+    columns: list[list[Any]] = []
+    misfits: dict[int, str] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        values, errors = _values(column)
+        columns.append(values)
+        misfits |= {row: f"{name!r} is {column.type}: {text}" for row, text in errors.items()}
+    return zip(*columns, strict=True), misfits
 
 
-def _values(column: pa.Array[Any]) -> list[Any]:
+def _values(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
     # Plain numbers go through NumPy, which is several times faster than one Arrow scalar each.
     if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-        return values
-    return column.to_pylist()
+        return values, {}
+    try:
+        return column.to_pylist(), {}
+    except ENDS_TASK:
+        raise
+    except Exception:  # noqa: BLE001  As in `values_of`, which says of which rows.
+        return values_of(column)
 
 
 def _list_rows(result: Any) -> list[Any]:

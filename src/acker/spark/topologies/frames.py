@@ -19,6 +19,7 @@ from acker.spark.versioned_pickle import pack_function
 from acker.topology.graph import Node
 from acker.topology.spout import ReliableSpout
 from acker.topology.streams import DEFAULT_STREAM, Stream
+from acker.topology.tuple_batch import value_rows, values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,14 +104,26 @@ def number_of(tup_id: Any) -> int:
 
 
 def numbers_of(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return the message id of each tuple id of a column without nulls."""
+    """Return the message id of each tuple id of a column without nulls.
+
+    Raises
+    ------
+    TopologyError
+        No object of Python can hold one of them, so the spout could not hear of its tuple.
+    """
     import pyarrow as pa
 
     if text_ids.is_text(column.type):
         return text_ids.numbers_of(column)
     if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
         return np.asarray(column.to_numpy(), np.int64)
-    return np.array([number_of(each) for each in column.to_pylist()], np.int64)
+    tup_ids, errors = values_of(column)
+    for row, text in errors.items():
+        raise TopologyError(
+            f"frame(): Python cannot hold the tuple id of row {row}, which is {column.type} ({text}): cast the column"
+            " that `tup_id_column` names to a string or a number"
+        )
+    return np.array([number_of(each) for each in tup_ids], np.int64)
 
 
 def emit_rows(
@@ -191,7 +204,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, tuple[Any, ...]]]:
-    """Return message id -> (tuple id, values) of some rows, which are read again.
+    """Return message id -> (tuple id, values) of some rows, which are read again; see `values_of` for the values.
 
     Raises
     ------
@@ -208,9 +221,10 @@ def find_rows(rows: FrameRows, wanted: frozenset[int]) -> dict[int, tuple[Any, t
             yield batch.filter(pyarrow.array(np.isin(numbers_of(batch.column(name)), list(wanted))))
 
     table = rows.frame.mapInArrow(pack_function(select), rows.frame.schema).toArrow()
-    tup_ids: Any = table.column(name).to_pylist()
-    columns: Any = [column.to_pylist() for column in table.columns[: rows.width]]
-    found = {number_of(tup_id): (tup_id, row) for tup_id, row in zip(tup_ids, zip(*columns, strict=True), strict=True)}
+    tup_ids: list[Any] = table.column(name).to_pylist()
+    fields = list(range(rows.width))
+    values = [row for batch in table.to_batches() for row in value_rows(batch.select(fields))]
+    found = {number_of(tup_id): (tup_id, row) for tup_id, row in zip(tup_ids, values, strict=True)}
     if len(found) < len(tup_ids):
         twice, _ = Counter(map(number_of, tup_ids)).most_common(1)[0]
         raise TopologyError(f"column {name!r}: expected unique tuple ids, and {found[twice][0]!r} is there twice")
