@@ -77,7 +77,8 @@ def override_without(component: type[object], base: type[object], method: str, c
     kind = next(each for each in component.__mro__ if method in vars(each))
     functions = {name: inspect.unwrap(each) for name, each in vars(kind).items() if callable(each)}
     codes = {name: each.__code__ for name, each in functions.items() if isinstance(each, FunctionType)}
-    if kind is base or method not in codes:  # what was made otherwise tells nothing
+    # What was made otherwise tells nothing; so does what a decorator has made, which calls what it was given.
+    if kind is base or method not in codes or set(codes[method].co_freevars) - {"__class__"}:
         return None
     names = _names_in(codes[method])
     names = names.union(*(_names_in(codes[name]) for name in names & codes.keys()))

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
@@ -87,6 +88,16 @@ def test_a_row_may_be_the_value_of_a_column() -> None:
 def test_numbers_with_fractions_in_columns_fail_their_rows() -> None:
     produced = run_batch(lambda batch: Outputs({"x": [1, 2.5]}, [0, 1]), NUMBERS.slice(0, 2), ONE, divide=False)
     assert produced.failed == dict.fromkeys(range(2), "ArgumentValueError: x: expected int32, got 2.5")
+
+
+def test_nanoseconds_of_pandas_are_kept_or_fail_their_rows() -> None:
+    time = pd.Timestamp("2026-06-01") + pd.Timedelta(1, "ns")
+    for unit, is_kept in (("us", False), ("ns", True)):
+        produced = run_rows(lambda _: [time], NUMBERS.slice(0, 1), pa.schema([("x", pa.timestamp(unit))]))
+        assert bool(produced.rows.num_rows) is is_kept
+        assert produced.failed == (
+            {} if is_kept else {0: f"ArgumentValueError: x: expected timestamp[us], got {time!r}"}
+        )
 
 
 def test_a_generator_that_raises_half_way_emits_nothing() -> None:

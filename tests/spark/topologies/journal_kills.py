@@ -106,6 +106,8 @@ def folder_of(path):
 class JobHere:
     """A `MicroBatchJob` whose stages run in this process, one partition after the other."""
 
+    reads_again = False
+
     def __init__(self, spark, plan, rows, frames, tracks, named, owners):
         self._plan, self._rows, self._tracks, self._named = plan, rows, tracks, named
 
