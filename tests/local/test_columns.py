@@ -479,7 +479,7 @@ def test_a_value_that_does_not_fit_fails_its_tuple_alone(caplog):
     )
 
 
-JUNE = dt.datetime(2026, 6, 1)  # noqa: DTZ001
+JUNE = dt.datetime(2026, 6, 1)  # noqa: DTZ001  A column without a zone.
 # The values of a field without a declared type, and the places of those that fail.
 ODD_VALUES = {
     "a key that is new": ([{"a": 1}, {"a": 2, "b": 3}, {"a": 4}, {}], {1}),

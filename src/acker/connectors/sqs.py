@@ -352,9 +352,8 @@ class SQSPublisher(Publisher):
 def _message_of(message: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the value and the headers of a message."""
     headers = {name: _header_of(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
-    with contextlib.suppress(
-        KeyError, TypeError, ValueError, RecursionError
-    ):  # There is none, or it is somebody else's.
+    # There is none, or it is somebody else's.
+    with contextlib.suppress(KeyError, TypeError, ValueError, RecursionError):
         headers |= json.loads(headers[_HEADERS])
         del headers[_HEADERS]
     body = message["Body"]

@@ -84,10 +84,10 @@ def suspects(tasks: Iterable[TaskStats], calls: Mapping[int, UserCall]) -> list[
     found = []
     for row in _worst((row for row in tasks if row.task in calls), lambda row: calls[row.task].for_ms):
         call = calls[row.task]
-        method = "next_tuple()" if row.kind == "spout" else "process()"
+        what = "next_tuple()" if row.kind == "spout" else "process()"
+        if call.what is not None:
+            what = call.what if call.what.endswith("()") else f"{what} with {call.what}"
         where = "" if call.line is None else f", at {call.line}"
-        is_method = call.what is not None and call.what.endswith("()")
-        what = call.what if is_method else method if call.what is None else f"{method} with {call.what}"
         found.append(f"{call.who} has been in {what} for {format_duration(call.for_ms)}{where}")
     # Tasks of one executor share its queue.
     queues = {row.executor or row.task: row for row in reversed(tasks) if row.queue}

@@ -51,6 +51,8 @@ def _refuse_losses(values: list[Any], kind: pa.DataType, name: str) -> None:
 
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         types: set[Any] = set(map(type, values)) - {int, type(None)}
+        if getattr(kind, "unit", None) in ("us", "ns"):  # nothing of Python is smaller
+            types -= {dt.datetime, dt.time, dt.timedelta}
         for each in types:
             if issubclass(each, numbers.Number):
                 _refuse_any(values, each, lambda value: value != int(value), kind, name)

@@ -142,16 +142,20 @@ class TupleBatch:
 def values_of(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
     """Return a column as objects of Python, and why rows have none: a year beyond 9999, or text that is not UTF-8.
 
-    In place of such a value the list has a column of this row alone.
+    In place of such a value the list has a column of this row alone. MemoryError is no fault of a row.
     """
     try:
         return column.to_pylist(), {}
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001  What the types of Python and the packages of time zones raise.
         values: list[Any] = []
         errors: dict[int, str] = {}
         for row in range(len(column)):
             try:
                 values.append(column[row].as_py())
+            except MemoryError:
+                raise
             except Exception as error:  # noqa: BLE001  As above.
                 values.append(column.slice(row, 1))
                 errors[row] = reason_text(error)

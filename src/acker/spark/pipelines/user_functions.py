@@ -165,12 +165,7 @@ def _values(column: pa.Array[Any]) -> tuple[list[Any], dict[int, str]]:
     if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
         return values, {}
-    try:
-        return column.to_pylist(), {}
-    except ENDS_TASK:
-        raise
-    except Exception:  # noqa: BLE001  As in `values_of`, which says of which rows.
-        return values_of(column)
+    return values_of(column)
 
 
 def _list_rows(result: Any) -> list[Any]:
